@@ -80,11 +80,12 @@ def _first(reader: Reader) -> tuple[np.ndarray, ...]:
 
 
 def random_inputs(model: TracedModule) -> list[np.ndarray]:
-    """Seeded standard normal arrays (small integers for integer inputs) of the model's input shapes."""
+    """Seeded standard normal arrays (small integers for integer inputs) of the input shapes, at the example."""
     rng = np.random.default_rng(0)
     arrays = []
     for node in model.graph.inputs:
         dtype = np.dtype(node.spec.dtype)
-        array = rng.standard_normal(node.shape) if is_float(dtype) else rng.integers(0, 2, node.shape)
+        shape = node.spec.example.shape
+        array = rng.standard_normal(shape) if is_float(dtype) else rng.integers(0, 2, shape)
         arrays.append(array.astype(dtype))
     return arrays

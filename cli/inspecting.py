@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from megengine.cli.overwriting import check_outputs, overwrite_option, path_opti
 from megengine.cli.parts import part_at
 from megengine.core.dtype import storage_of
 from megengine.core.errors import MegEngineError, OptionError, nearest
+from megengine.core.sizes import is_open
 from megengine.core.text import counted
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.ir.expr import Constant
@@ -35,7 +37,7 @@ def summary(graph: InternalGraph) -> dict[str, Any]:
             "op": row.called,
             "module": row.module,
             "depth": row.depth,
-            "shape": list(row.specs[0].shape) if row.specs else [],
+            "shape": lengths(row.specs[0].shape) if row.specs else [],
             "dtype": str(row.specs[0].dtype) if row.specs else "",
             "parameters": row.parameters,
             "macs": row.macs,
@@ -69,10 +71,15 @@ def weight_bytes(graph: InternalGraph) -> int:
 
 def interface(node: Any) -> dict[str, Any]:
     """Name, shape and dtype."""
-    return {"name": node.name, "shape": list(node.shape), "dtype": str(node.spec.dtype)}
+    return {"name": node.name, "shape": lengths(node.spec.shape), "dtype": str(node.spec.dtype)}
 
 
-def shape_text(shape: list[int]) -> str:
+def lengths(shape: Sequence[int]) -> list[int | str]:
+    """A shape as plain values: open axes by their names."""
+    return [str(n) if is_open(n) else n for n in shape]
+
+
+def shape_text(shape: list[int | str]) -> str:
     """1x3x224x224."""
     return "x".join(map(str, shape)) or "scalar"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from megengine.cli.readers import load_function
 from megengine.convert import onnx
-from megengine.convert.onnx.reading import OpenShapeError
+from megengine.convert.onnx.reading import OpenShapeError, read_model
 from megengine.core.errors import FileFormatError, OptionError, ShapeError, nearest
 from megengine.core.text import counted
 from megengine.module import Module
@@ -49,7 +49,8 @@ shape_option = click.option(
     "shapes",
     multiple=True,
     type=ShapeOption(),
-    help="Shape of an input where the model leaves it open; repeat for several inputs.",
+    help="Fixes the shape of an input that the model leaves open, or, as LENGTH=128, takes another example for an open "
+    "axis by its name; repeat for several.",
 )
 
 
@@ -106,7 +107,11 @@ def load_calls(source: str, shapes: tuple[tuple[str, tuple], ...] = ()) -> Trace
         raise FileFormatError(f"model {source!r}: no such file{nearest(path.name, _models_beside(path))}")
     if path.suffix == ".onnx":
         try:
-            return onnx.load(path, by_name[""] if list(by_name) == [""] else by_name or None)
+            inputs = {item.name for item in read_model(path)[0].graph.input} if by_name else set()
+            axes = [name for name, shape in by_name.items() if name and name not in inputs and len(shape) == 1]
+            sizes = {name: by_name[name][0] for name in axes}
+            fixed = {name: shape for name, shape in by_name.items() if name not in axes}
+            return onnx.load(path, fixed[""] if list(fixed) == [""] else fixed or None, example_sizes=sizes)
         except OpenShapeError as error:
             sizes = error.shape.replace(" ", "").replace("?", "224") or "1,3,224,224"
             raise FileFormatError(
@@ -114,7 +119,8 @@ def load_calls(source: str, shapes: tuple[tuple[str, tuple], ...] = ()) -> Trace
                 f"--input-shape {shlex.quote(f'{error.name}={sizes}')}"
             ) from error
         except (OptionError, ShapeError) as error:
-            raise type(error)(str(error).replace("input_shapes:", "--input-shape:", 1)) from error
+            message = str(error).replace("input_shapes:", "--input-shape:").replace("example_sizes:", "--input-shape:")
+            raise type(error)(message) from error
     if path.suffix == ".tm":
         return load_tm(path)
     return files.load(path)

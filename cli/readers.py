@@ -14,6 +14,7 @@ import numpy as np
 from megengine.cli.images import PRESETS, SUFFIXES, Recipe, images_in, load
 from megengine.core.dtype import converted, first_changed
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, nearest
+from megengine.core.sizes import fits
 from megengine.core.text import counted
 from megengine.quantization.ranges import samples_of, shape_remedy
 
@@ -97,7 +98,7 @@ def _checked_array(array: Any, slot: Slot, where: str) -> np.ndarray:
     array = np.asarray(array)
     if array.dtype.kind not in "fiub":
         raise DTypeError(f"{where}: dtype {array.dtype}; expected numbers: {slot}")
-    if array.shape != tuple(slot.shape):
+    if not fits(array.shape, slot.shape):
         remedy = shape_remedy(array.shape, slot.shape)
         raise ShapeError(f"{where}: shape {array.shape}; expected {slot.shape} ({remedy})")
     if array.dtype.kind == "f" and not np.isfinite(array).all():

@@ -11,6 +11,7 @@ import numpy as np
 from megengine.core import hooks
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.pytree import flatten
+from megengine.core.sizes import at
 from megengine.core.text import counted, one_line
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
@@ -19,10 +20,10 @@ from megengine.traced_module.ir.functions import get_subattr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.ir.queries import child_graph
+from megengine.traced_module.sizes import has_open_axes, sizes_of, unfit
 from megengine.traced_module.tracing.calls import run_call
 
 OnValue = Callable[[TensorNode, Tensor], Tensor | None]
-Run = Callable[[Apply, tuple[Tensor, ...]], Any]
 
 
 def check_inputs(graph: InternalGraph, inputs: Sequence[Any]) -> list[Tensor]:
@@ -33,8 +34,9 @@ def check_inputs(graph: InternalGraph, inputs: Sequence[Any]) -> list[Tensor]:
     tensors = [_as_input(node, x) for node, x in zip(wanted, inputs, strict=True)]
     if graph.of_calls:
         return tensors
+    is_open = has_open_axes(graph)
     for node, x in zip(wanted, tensors, strict=True):
-        if x.spec.shape != node.spec.shape:
+        if not is_open and x.spec.shape != node.spec.shape:
             raise ShapeError(f"input {node.name!r} of graph {graph.name!r} has shape {x.shape}; expected {node.shape}")
         if x.dtype != node.dtype:
             raise DTypeError(f"input {node.name!r} of graph {graph.name!r} is {x.dtype}; expected {node.dtype}")
@@ -53,16 +55,11 @@ def _as_input(node: TensorNode, x: Any) -> Tensor:
     return Tensor._wrap(exact.astype(node.dtype))
 
 
-def _default_run(expr: Apply, tensors: tuple[Tensor, ...]) -> Any:
-    return apply(expr.op, *tensors, **expr.attrs)
-
-
 def interpret(
     graph: InternalGraph,
     inputs: Sequence[Any],
     *,
     on_value: OnValue | None = None,
-    run: Run = _default_run,
     on_expr: Callable[[Expr], None] | None = None,
 ) -> list[Tensor]:
     """Run the graph; returns its outputs.
@@ -71,7 +68,7 @@ def interpret(
     replace it; `on_expr(expr)` is called before each expression. Values are dropped after their last use.
     An error gets the failing expression as a note.
     """
-    return _Interpreter(on_value, run, on_expr).outputs(graph, check_inputs(graph, inputs))
+    return _Interpreter(on_value, on_expr).outputs(graph, check_inputs(graph, inputs))
 
 
 @dataclass(slots=True)
@@ -82,6 +79,7 @@ class _Running:
     todo: Iterator[Expr]
     values: dict[int, Any]
     left: dict[int, int]  # uses of each value that are still to come
+    sizes: dict[str, int]  # of open axes
     at: Expr | None = None
 
     def keep(self, expr: Expr, results: Iterable[Any]) -> None:
@@ -96,9 +94,9 @@ class _Running:
 
 
 class _Interpreter:
-    def __init__(self, on_value: OnValue | None, run: Run, on_expr: Callable[[Expr], None] | None) -> None:
-        self.on_value, self.run, self.on_expr = on_value, run, on_expr
-        self.watched = on_value is not None or on_expr is not None or run is not _default_run
+    def __init__(self, on_value: OnValue | None, on_expr: Callable[[Expr], None] | None) -> None:
+        self.on_value, self.on_expr = on_value, on_expr
+        self.watched = on_value is not None or on_expr is not None
 
     def outputs(self, graph: InternalGraph, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Run everything. Graphs of submodules are entered without recursion: they may nest deeper than calls can."""
@@ -118,6 +116,9 @@ class _Interpreter:
                 assert around.at is not None
                 around.keep(around.at, self._all_seen(around.at, results))
         except Exception as exc:
+            failed, sizes = entered[-1].at, entered[-1].sizes
+            if sizes and failed is not None and isinstance(exc, ShapeError):
+                raise unfit(failed, sizes, exc) from exc
             for running in reversed(entered):
                 if running.at is not None:
                     _note(exc, running.at, running.graph)
@@ -131,7 +132,8 @@ class _Interpreter:
         left = {id(n): sum(n._users.values()) for e in graph.exprs(recursive=False) for n in e.outputs}
         for n in graph.outputs:
             left[id(n)] += 1
-        return _Running(graph, iter(graph.exprs(recursive=False)), values, left)
+        sizes = sizes_of(graph, [x.spec.shape for x in tensors]) if has_open_axes(graph) else {}
+        return _Running(graph, iter(graph.exprs(recursive=False)), values, left, sizes)
 
     def _until_entry(self, running: _Running) -> _Running | None:
         """Run a graph up to a call that enters another one, which is given; None at its end."""
@@ -146,7 +148,7 @@ class _Interpreter:
             child = self._entered(expr, inputs)
             if child is not None:
                 return self._enter(child, inputs[1:])
-            running.keep(expr, self._all_seen(expr, self._run_one(expr, inputs)))
+            running.keep(expr, self._all_seen(expr, self._run_one(expr, inputs, running.sizes)))
         if listener is not None:
             listener.replays(None)
         return None
@@ -158,11 +160,11 @@ class _Interpreter:
             return child
         return child if hooks.active.get() is None and inputs[0]._only_runs_its_graph() else None
 
-    def _run_one(self, expr: Expr, inputs: tuple[Any, ...]) -> Sequence[Any]:
+    def _run_one(self, expr: Expr, inputs: tuple[Any, ...], sizes: dict[str, int]) -> Sequence[Any]:
         if isinstance(expr, Constant):
             return (expr.value,)
         if isinstance(expr, Apply):
-            out = self.run(expr, inputs)
+            out = apply(expr.op, *inputs, **(at(dict(expr.attrs), sizes) if sizes else expr.attrs))
             return out if isinstance(out, tuple) else (out,)
         if isinstance(expr, GetAttr):
             return (get_subattr(inputs[0], expr.name),)

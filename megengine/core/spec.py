@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from megengine.core.dtype import DType
+from megengine.core.sizes import closed, is_open
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,11 @@ class TensorSpec:
     def nbytes(self) -> int:
         """Bytes of the dense value."""
         return self.size * self.dtype.itemsize
+
+    @property
+    def example(self) -> TensorSpec:
+        """The spec with open sizes as they are at the example."""
+        return TensorSpec(closed(self.shape), self.dtype, self.device) if is_open(self.shape) else self
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -14,6 +14,7 @@ from megengine.core import _engine, hooks
 from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import DeviceError, MegEngineError
 from megengine.core.limits import refuse_oversized
+from megengine.core.sizes import as_examples, is_open
 from megengine.core.spec import TensorSpec, interned
 from megengine.dispatch.record import Op, get_op, registry
 from megengine.kernels.halves import converted, wide, widened
@@ -173,6 +174,9 @@ def infer(op: Op | str, specs: Sequence[TensorSpec], attrs: dict[str, Any]) -> T
     if len(devices) > 1:
         raise DeviceError(f"{op.name}: inputs live on different devices {sorted(devices)}; copy with .to(device)")
     try:
+        if is_open([spec.shape for spec in specs]) or is_open(attrs):
+            with as_examples():
+                return op.infer(*specs, **attrs)
         return op.infer(*specs, **attrs)
     except MegEngineError as exc:
         exc.add_note(f"op {op.name}: inputs {', '.join(map(str, specs))}; attributes {attrs}")

@@ -10,6 +10,7 @@ import numpy as np
 
 from megengine.core.dtype import DType, QuantizedDType, bfloat16, is_float
 from megengine.core.errors import ArgumentError, AxisError, DTypeError, OptionError, ShapeError, brief, nearest
+from megengine.core.sizes import broadcast, is_open
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import apply
@@ -124,7 +125,8 @@ def refuse_quantized(op: str, *specs: TensorSpec) -> None:
 def broadcast_shapes(op: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """NumPy's broadcast of shapes, with the op named in the error."""
     try:
-        return np.broadcast_shapes(*shapes)
+        plain = np.broadcast_shapes(*shapes)
+        return broadcast(shapes) if is_open(shapes) else plain
     except ValueError:
         texts = " and ".join(map(str, shapes))
         raise ShapeError(f"{op}: shapes {texts} do not broadcast; expected equal lengths or 1 on every axis") from None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float, storage_of
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
+from megengine.core.sizes import broadcast, is_open, range_length, slice_bounds
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
@@ -68,9 +70,21 @@ def _index_infer(x: TensorSpec, *indices: TensorSpec, pattern: Pattern) -> Tenso
     if all(s.size for s in indices) and any(n == 0 for n, p in zip(x.shape, pattern, strict=True) if p == "i"):
         raise IndexOutOfRangeError(f"index: an axis of shape {x.shape} is empty; nothing can be taken from it")
     filled = tuple(max(n, 1) if p == "i" else n for n, p in zip(x.shape, pattern, strict=True))
+    if is_open([x.shape, *[s.shape for s in indices], pattern]):
+        return TensorSpec(_open_shape(x.shape, [s.shape for s in indices], pattern), x.dtype, x.device)
     probe = np.lib.stride_tricks.as_strided(np.zeros(1, bool), filled, (0,) * x.ndim)
     shape = probe[_key(pattern, tuple(np.zeros(s.shape, np.int32) for s in indices))].shape
     return TensorSpec(shape, x.dtype, x.device)
+
+
+def _open_shape(shape: tuple[int, ...], indices: Sequence[tuple[int, ...]], pattern: Pattern) -> tuple[int, ...]:
+    """The shape of what is taken, where sizes are open: indexed axes that stand apart come first, as NumPy has it."""
+    taken = [axis for axis, part in enumerate(pattern) if part == "i"]
+    pairs = [(part, n) for part, n in zip(pattern, shape, strict=True) if part != "i"]
+    rest = [range_length(*slice_bounds(a, b, c, n)) for (a, b, c), n in pairs]
+    side_by_side = bool(taken) and taken == list(range(taken[0], taken[-1] + 1))
+    first = taken[0] if side_by_side else 0
+    return (*rest[:first], *broadcast(indices), *rest[first:])
 
 
 def _index(x: np.ndarray, *indices: np.ndarray, pattern: Pattern) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import ArgumentError, ShapeError, brief
+from megengine.core.sizes import whole
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
@@ -59,7 +60,7 @@ define(
 
 def resolve_shape(op: str, size: int, shape: Sequence[int]) -> tuple[int, ...]:
     """A shape with its one -1 replaced so that it holds `size` elements."""
-    shape = tuple(int(n) for n in shape)
+    shape = tuple(map(whole, shape))
     unknown = [i for i, n in enumerate(shape) if n == -1]
     known = math.prod(n for n in shape if n != -1)
     if len(unknown) > 1 or any(n < -1 for n in shape):
@@ -118,7 +119,7 @@ def shape_argument(shape: Any) -> tuple[int, ...]:
         shape = [n.item() if isinstance(n, (Tensor, np.ndarray)) and n.size == 1 else n for n in shape]
     if isinstance(shape, str) or not all(isinstance(n, numbers.Integral) or np.ndim(n) == 0 for n in shape):
         raise ArgumentError(f"a shape is {brief(shape)}; expected integers")
-    lengths = tuple(int(n) for n in shape)
+    lengths = tuple(map(whole, shape))
     if any(isinstance(n, float) and n != length for n, length in zip(shape, lengths, strict=True)):
         raise ArgumentError(f"a shape is {brief(shape)}; expected integers")
     return lengths

@@ -12,6 +12,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError, brief
+from megengine.core.sizes import range_length, slice_bounds
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
@@ -27,8 +28,8 @@ def _slice_infer(x: TensorSpec, *, starts: tuple, stops: tuple, steps: tuple) ->
         raise ShapeError(f"slice: {counted(len(starts), 'range')} for {counted(x.ndim, 'axis')}; expected one per axis")
     if 0 in steps:
         raise OptionError("slice: a step is 0; expected a non-zero step")
-    lengths = [len(range(*slice(a, b, c).indices(n))) for n, a, b, c in zip(x.shape, starts, stops, steps, strict=True)]
-    return TensorSpec(tuple(lengths), x.dtype, x.device)
+    ranges = zip(starts, stops, steps, x.shape, strict=True)
+    return TensorSpec(tuple([range_length(*slice_bounds(*part)) for part in ranges]), x.dtype, x.device)
 
 
 def _slices(attrs: Any) -> tuple[slice, ...]:

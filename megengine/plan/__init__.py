@@ -1,5 +1,6 @@
 """Plans: compiled networks."""
 
-from megengine.plan.compiler import Plan, StepInfo, compile, load
+from megengine.plan.compiler import Plan, StepInfo
+from megengine.plan.compiling import OpenPlan, compile, load
 
-__all__ = ["Plan", "StepInfo", "compile", "load"]
+__all__ = ["OpenPlan", "Plan", "StepInfo", "compile", "load"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, converted, storage_of
-from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import runner
@@ -27,7 +27,7 @@ from megengine.plan.halves import widen_halves
 from megengine.plan.layouts import Layouts, choices, constants_of, one_layout, problem_of, turned
 from megengine.plan.memory import Lifetime, place
 from megengine.plan.norms import name_norms
-from megengine.traced_module import InternalGraph, TracedModule, lower
+from megengine.traced_module import InternalGraph
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
@@ -408,23 +408,3 @@ class Plan:
             why = "; ".join(f"not {name}: {reason}" for name, reason in s.rejected) if s.kernel == "reference" else ""
             lines.append(f"  {s.op:18} {s.name:32} {s.kernel:24} {s.module} {why}".rstrip())
         return "\n".join(lines)
-
-
-def compile(model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool = False) -> Plan:
-    """Compile a float or integer model for the shapes it was captured with.
-
-    Float graphs are fused (batch norm, bias, residual, activation); integer arithmetic is never changed.
-    `tune` times the usable kernels of every step on this machine; integer results do not depend on which one wins.
-    """
-    if threads < 1:
-        raise OptionError(f"plan: threads is {threads}; expected at least 1")
-    return Plan(lower(model).graph, threads=threads, tune=tune)
-
-
-def load(path: str | Path, *, threads: int = 1, tune: bool = False) -> Plan:
-    """Read a graph that `Plan.save` (or `traced_module.files.save`) wrote, and compile it for this machine.
-
-    Raises:
-        FileFormatError: no such file, damaged, or not of this format.
-    """
-    return compile(files.load(path), threads=threads, tune=tune)

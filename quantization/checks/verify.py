@@ -20,6 +20,7 @@ from megengine.traced_module import TracedModule, interpret, lower
 from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.ir.expr import Apply, Constant, Input
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.sizes import specialised
 
 Values = dict[str, np.ndarray]
 
@@ -122,14 +123,15 @@ def verify(
         QuantizationError: the network computes nothing in integers.
     """
     source: Any = getattr(model, "integer_graph", model)
-    graph = lower(source).graph
+    network = lower(source).graph
     remedies = "quantize_model(network, data)", "verify the model that quantize_model gives"
-    require_integers(graph, f"verify: network {graph.name!r}", remedies)
-    plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(graph, n) for n in threads}
+    require_integers(network, f"verify: network {network.name!r}", remedies)
+    plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(network, n) for n in threads}
     differences = {name: Difference(name) for name in ("eager", *plans)}
     float_steps: dict[str, float] = {}
     done = 0
-    for batch, arrays in enumerate(as_batches(inputs, graph)):
+    for batch, arrays in enumerate(as_batches(inputs, network)):
+        graph = specialised(network, [array.shape for array in arrays])
         wanted = specification(graph, arrays)
         differences["eager"] = _join(differences["eager"], compare(graph, "eager", batch, wanted, eager(graph, arrays)))
         for name, plan in plans.items():

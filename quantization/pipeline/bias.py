@@ -1,11 +1,12 @@
 """Bias correction: take away the mean error that rounding leaves in every output channel."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from megengine.core.sizes import closed, is_open
 from megengine.dispatch import apply
 from megengine.kernels.reference import integer
 from megengine.quantization.pipeline.freeze import Frozen
@@ -37,26 +38,44 @@ def mean_errors(
     """Mean error per output channel of every integer layer, by name of its output node.
 
     A layer is linear, so the mean of its output is its output for the mean input: one mean picture per edge is kept for
-    any number of batches, and borders are exact. The error is the layer's own (its weights and the rounding of its
-    input), so corrections of all layers can be applied at once.
+    any number of batches, and borders are exact; where sizes are open, pictures are even, with borders as at the
+    example. The error is the layer's own (its weights and the rounding of its input), so corrections of all layers can
+    be applied at once.
     """
     layers = [e for e in graph.exprs() if isinstance(e, Apply) and e.outputs[0].name in frozen.weights]
     means = {e.inputs[0].name: InputMeans() for e in layers}
+    readers = {e.inputs[0].name: e for e in layers}
 
-    sinks = {name: one.exact.update for name, one in means.items()}
+    sinks = {name: _update(one.exact, readers[name]) for name, one in means.items()}
     for expr in qdq.exprs():
         if isinstance(expr, Apply) and expr.record.dequantizes and (edge := expr.meta.get("edge")) in means:
-            sinks[expr.output.name] = means[edge].rounded.update
+            sinks[expr.output.name] = _update(means[edge].rounded, readers[edge])
     stream(qdq, batches, sinks, stage="bias correction", progress=progress)
     return {e.outputs[0].name: _error(e, means[e.inputs[0].name], frozen) for e in layers}
+
+
+def _update(means: MeanValue, layer: Apply) -> Callable[[np.ndarray], None]:
+    """What takes a batch of a layer's input: pictures of open sizes count by the mean of each channel."""
+    shape = layer.inputs[0].spec.shape
+    if not is_open(shape[1:]):
+        return means.update
+    channel = 1 if not layer.record.rows else len(shape) - (2 if layer.attrs["transpose_a"] else 1)
+    axes = tuple(axis for axis in range(1, len(shape)) if axis != channel)
+
+    def update(x: np.ndarray) -> None:
+        even = x.mean(axis=axes, dtype=np.float64, keepdims=True)
+        means.update(np.broadcast_to(even, (len(x), *closed(shape[1:]))))
+
+    return update
 
 
 def _error(layer: Apply, means: InputMeans, frozen: Frozen) -> np.ndarray:
     weight = frozen.weights[layer.outputs[0].name]
     w = layer.inputs[1].expr.value.numpy()
-    exact = apply(layer.op, Tensor(means.exact.value), Tensor(w), **layer.attrs).numpy()
+    attrs = closed(dict(layer.attrs))
+    exact = apply(layer.op, Tensor(means.exact.value), Tensor(w), **attrs).numpy()
     kept = integer.dequantize(weight.values, weight.dtype.scale, weight.dtype.zero_point, weight.dtype.axis)
-    rounded = apply(layer.op, Tensor(means.rounded.value), Tensor(kept), **layer.attrs).numpy()
+    rounded = apply(layer.op, Tensor(means.rounded.value), Tensor(kept), **attrs).numpy()
     channel = exact.ndim - 1 if layer.record.rows else 1
     axes = tuple(i for i in range(exact.ndim) if i != channel)
     return (exact.astype(np.float64) - rounded).mean(axis=axes)

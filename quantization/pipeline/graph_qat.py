@@ -37,7 +37,7 @@ class QATGraph(Module):
         super().__init__(graph.name)
         self._graph, self.config = canonicalize(graph), config
         self._annotation = annotate(self._graph, config)
-        self._stats = observe(self._annotation)
+        self._stats = observe(self._graph, self._annotation)
         self.weights = {
             e.name: Parameter(e.value.numpy().copy())
             for e in self._graph.exprs()

@@ -8,6 +8,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, qint8
 from megengine.core.errors import QuantizationError
+from megengine.core.sizes import is_open
 from megengine.dispatch import apply
 from megengine.kernels.reference.integer import multiplier, softmax_table
 from megengine.quantization.modules import Product, accumulator_weight, first_axis, transposed_steps
@@ -339,7 +340,9 @@ def _float_mean(g: InternalGraph, expr: Apply) -> Replaced:
     out, source = expr.outputs[0], stored(expr.inputs[0])
     if source is None:
         return None
-    _, c, h, w = source.node.shape
+    _, c, h, w = source.node.spec.shape
+    if is_open((h, w)):
+        return None
     site = Site(g, expr, out, out, (None, None), None, False)
     ones, dtype = np.ones((c, 1, h, w), np.int8), qint8(1 / (h * w))
     numbers = epilogue(out.name, ones, dtype, source.dtype, None, None, int_bias=False)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import QuantizationError, listed
+from megengine.core.sizes import closed
 from megengine.core.text import counted
 from megengine.dispatch import registry
 from megengine.quantization.pipeline.annotate import Annotation
@@ -46,7 +47,8 @@ def left_in_float(float_graph: InternalGraph, integer_graph: InternalGraph, anno
 def _macs(expr: object) -> int:
     if not isinstance(expr, Apply):
         return 0
-    return expr.record.macs([n.spec for n in expr.inputs], expr.outputs[0].spec, expr.attrs)
+    specs = [n.spec.example for n in expr.inputs]
+    return expr.record.macs(specs, expr.outputs[0].spec.example, closed(dict(expr.attrs)))
 
 
 def _computes_in_float(expr: Apply) -> bool:

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import converted, first_changed
-from megengine.core.errors import CalibrationError
+from megengine.core.errors import CalibrationError, ShapeError
+from megengine.core.sizes import fits
 from megengine.core.text import counted
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.sizes import has_open_axes, sizes_of
 
 Progress = Callable[[str, int, int | None], None]
 Batch = tuple[np.ndarray, ...]
@@ -63,7 +65,9 @@ def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
                 f"({', '.join(n.name for n in graph.inputs)})"
             )
         for piece in samples_of(arrays, [tuple(node.spec.shape) for node in graph.inputs]):
-            yield tuple(_fitted(number, node, array) for node, array in zip(graph.inputs, piece, strict=True))
+            fitting = tuple(_fitted(number, node, array) for node, array in zip(graph.inputs, piece, strict=True))
+            _check_sizes(number, graph, fitting)
+            yield fitting
 
 
 def samples_of(arrays: Sequence[np.ndarray], shapes: Sequence[tuple[int, ...]]) -> Iterator[Batch]:
@@ -91,8 +95,16 @@ def shape_remedy(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
     return "scale, crop or reshape the data, or trace the network with the shape that the data has"
 
 
+def _check_sizes(number: int, graph: InternalGraph, arrays: Batch) -> None:
+    if has_open_axes(graph):
+        try:
+            sizes_of(graph, [array.shape for array in arrays])
+        except ShapeError as error:
+            raise CalibrationError(f"data: batch {number}: {error}") from error
+
+
 def _fitted(number: int, node: Any, array: np.ndarray) -> np.ndarray:
-    if tuple(array.shape) != tuple(node.spec.shape):
+    if not fits(array.shape, node.spec.shape):
         raise CalibrationError(
             f"data: batch {number}, input {node.name!r}: expected shape {tuple(node.spec.shape)}, "
             f"got {array.shape}; {shape_remedy(array.shape, tuple(node.spec.shape))}"

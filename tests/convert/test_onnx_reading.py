@@ -118,11 +118,12 @@ def test_a_model_of_other_operators_alone():
 def test_a_size_of_minus_one_is_open():
     x = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [-1, 3, 8, 8])]
     made = model([helper.make_node("Relu", ["x"], ["y"])], inputs=x)
-    assert load(made).inputs[0].shape == (1, 3, 8, 8)
+    assert str(load(made).inputs[0].spec) == "float32[x_0, 3, 8, 8]"
     assert load(made, input_shapes=(4, 3, 8, 8)).inputs[0].shape == (4, 3, 8, 8)
     x = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [-1, 3, -1, -1])]
-    with pytest.raises(FileFormatError, match=r"open shape \(1, 3, \?, \?\)"):
-        load(model([helper.make_node("Relu", ["x"], ["y"])], inputs=x))
+    assert str(load(model([helper.make_node("Relu", ["x"], ["y"])], inputs=x)).outputs[0].spec) == (
+        "float32[x_0, 3, x_2, x_3]"
+    )
 
 
 def test_huge_declared_tensor_is_refused_without_taking_memory():
@@ -215,10 +216,11 @@ def test_opset_out_of_range():
         load(model([helper.make_node("Relu", ["x"], ["y"])], opset=6))
 
 
-def test_open_sizes_take_a_batch_of_one_or_what_is_given():
+def test_open_sizes_stay_open_or_take_what_is_given():
     x = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])]
     made = model([helper.make_node("Relu", ["x"], ["y"])], inputs=x)
-    assert load(made).inputs[0].shape == (1, 3, 8, 8)
+    assert str(load(made).inputs[0].spec) == "float32[n, 3, 8, 8]"
+    assert load(made).inputs[0].spec.example.shape == (1, 3, 8, 8)
     assert load(made, input_shapes=(5, 3, 8, 8)).inputs[0].shape == (5, 3, 8, 8)
     assert load(made, input_shapes={"x": (2, 3, 8, 8)}).outputs[0].shape == (2, 3, 8, 8)
     with pytest.raises(ShapeError, match=r"\(1, 4, 8, 8\) does not fit the model's \(any, 3, 8, 8\)"):
@@ -226,8 +228,14 @@ def test_open_sizes_take_a_batch_of_one_or_what_is_given():
     with pytest.raises(OptionError, match="no input 'X'"):
         load(made, input_shapes={"X": (1, 3, 8, 8)})
     opened = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])]
-    with pytest.raises(FileFormatError, match=r"open shape \(1, 3, \?, \?\)"):
-        load(model([helper.make_node("Relu", ["x"], ["y"])], inputs=opened))
+    opened = model([helper.make_node("Relu", ["x"], ["y"])], inputs=opened)
+    assert load(opened).inputs[0].spec.example.shape == (1, 3, 224, 224)
+    half = load(opened, input_shapes=(2, 3, None, 16), example_sizes={"h": 64})
+    assert (str(half.outputs[0].spec), half.outputs[0].spec.example.shape) == ("float32[2, 3, h, 16]", (2, 3, 64, 16))
+    with pytest.raises(OptionError, match="no open axis 'hight'; did you mean 'h'|no open axis 'hight'"):
+        load(opened, example_sizes={"hight": 3})
+    with pytest.raises(OptionError, match="h is 0; expected at least 1"):
+        load(opened, example_sizes={"h": 0})
 
 
 def test_shape_arithmetic_is_folded():

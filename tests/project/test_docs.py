@@ -14,7 +14,7 @@ import pytest
 from megengine.core import _engine, effectless
 
 PROJECT = Path(__file__).parent.parent.parent
-PAGES = ["README.md", "docs/names.md", "docs/traced-module.md"]
+PAGES = ["README.md", "docs/names.md", "docs/onnx.md", "docs/traced-module.md"]
 
 
 def snippets(page):

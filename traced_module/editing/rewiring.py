@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from megengine.core.errors import ArgumentError, GraphError, OptionError, ShapeError, nearest
+from megengine.core.sizes import as_examples
 from megengine.core.text import counted
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.checking import check_before, check_expr, check_kept, check_kinds, check_owned
@@ -74,9 +75,14 @@ def _may_change_shapes(old: Any, new: Any) -> bool:
 
 
 def replace_all_uses(graph: InternalGraph, old: TensorNode, new: TensorNode, *, except_: Iterable[Expr] = ()) -> None:
-    """Let every user of `old` (and the graph's outputs) use `new`, of equal spec except in a transaction."""
+    """Let every user of `old` (and the graph's outputs) use `new`, of equal spec except in a transaction.
+
+    Open sizes may follow by another formula that gives the same at the example.
+    """
     check_owned(graph, "replace_all_uses", (old, new))
-    if old.spec != new.spec and not graph.journal.deferring:
+    with as_examples():
+        fits = old.spec == new.spec
+    if not fits and not graph.journal.deferring:
         raise ShapeError(f"replace_all_uses: {old.name!r} is {old.spec}, {new.name!r} is {new.spec}; expected equal")
     skipped = {id(e) for e in (*except_, new.expr)}
     users = [u for u in old.users if id(u) not in skipped]

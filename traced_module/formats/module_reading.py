@@ -26,7 +26,7 @@ from megengine.traced_module.formats.checks import (
     tensor_nodes,
 )
 from megengine.traced_module.formats.module_writing import OWN_STATE, texts
-from megengine.traced_module.formats.values import ValueReader, count_in, dtype_in
+from megengine.traced_module.formats.values import ValueReader, count_in, dtype_in, length_in
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.functions import flatten_arguments, function_of, get_subattr
 from megengine.traced_module.ir.graph import InternalGraph
@@ -205,7 +205,7 @@ class ModuleReader:
             raise FileFormatError(f"{brief(name)} is no name, or names two nodes")
         spec = None
         if "shape" in item:
-            spec = spec_of(name, tuple(map(count_in, item["shape"])), dtype_in(item["dtype"]))
+            spec = spec_of(name, tuple(map(length_in, item["shape"])), dtype_in(item["dtype"]))
             if "device" in item:
                 spec = TensorSpec(spec.shape, spec.dtype, str(item["device"]))
         node = graph._make_node(expr, spec, name, str(item["qualname"]))

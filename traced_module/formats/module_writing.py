@@ -17,7 +17,7 @@ import numpy as np
 from megengine.core.errors import FileFormatError
 from megengine.core.pytree import unflatten
 from megengine.core.spec import TensorSpec
-from megengine.traced_module.formats.values import ValueWriter, dtype_out
+from megengine.traced_module.formats.values import ValueWriter, dtype_out, lengths_out
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.ir.functions import unflatten_arguments
 from megengine.traced_module.ir.graph import InternalGraph
@@ -173,7 +173,7 @@ def node_out(node: Node) -> dict[str, Any]:
     described: dict[str, Any] = {"name": node.name, "id": node.id, "qualname": node.qualname}
     if isinstance(node, TensorNode):
         spec = node.spec
-        described |= {"shape": list(spec.shape), "dtype": dtype_out(spec.dtype)}
+        described |= {"shape": lengths_out(spec.shape), "dtype": dtype_out(spec.dtype)}
         if spec.device != _DEVICE:
             described["device"] = spec.device
     return described

@@ -19,10 +19,11 @@ import numpy as np
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.dtype import QuantizedDType, bfloat16
 from megengine.core.errors import FileFormatError, MegEngineError, brief
+from megengine.core.sizes import OpenSize
 from megengine.serialization.files import ARCHIVES, SUFFIXES
 from megengine.traced_module.formats import module_reading, module_writing
 from megengine.traced_module.formats.archives import read_archive, write_archive
-from megengine.traced_module.formats.values import ValueReader, dtype_in, dtype_out
+from megengine.traced_module.formats.values import ValueReader, dtype_in, dtype_out, lengths_out, size_in, size_out
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.traced import TracedModule
@@ -136,7 +137,9 @@ def _graph_text(graph: InternalGraph) -> str:
 
 
 def _describe(expr: Expr) -> dict[str, Any]:
-    outputs = [{"name": n.name, "shape": list(n.shape), "dtype": dtype_out(n.spec.dtype)} for n in expr.outputs]
+    outputs = [
+        {"name": n.name, "shape": lengths_out(n.spec.shape), "dtype": dtype_out(n.spec.dtype)} for n in expr.outputs
+    ]
     described: dict[str, Any] = {"kind": expr.kind, "outputs": outputs}
     if isinstance(expr, Apply):
         described["op"] = expr.op
@@ -159,6 +162,8 @@ def _plain_storage(expr: Constant) -> np.ndarray:
 
 def _value_out(expr: Apply, key: str, value: Any) -> Any:
     """JSON for an attribute: tuples are lists, and values that JSON lacks are objects with one tag."""
+    if isinstance(value, OpenSize):
+        return size_out(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -197,6 +202,8 @@ def _ops_graph(described: dict[str, Any], arrays: dict[str, np.ndarray]) -> Inte
 def _value_in(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_value_in(item) for item in value)
+    if isinstance(value, dict) and "open" in value:
+        return size_in(value["open"])
     if isinstance(value, dict):
         return float(value["float"]) if "float" in value else dtype_in(value["dtype"])
     return value

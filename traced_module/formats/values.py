@@ -19,6 +19,7 @@ from megengine.core import late
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, bfloat16, quantized, storage_of
 from megengine.core.errors import FileFormatError, brief
 from megengine.core.pytree import _NODES
+from megengine.core.sizes import OpenSize, parse_size
 from megengine.module import Module
 from megengine.serialization.arrays import quantized_of, with_metadata
 from megengine.serialization.objects import OBJECTS, AllowedClasses, module_state
@@ -53,6 +54,28 @@ def count_in(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise FileFormatError(f"{brief(value)} where a number from 0 on was expected")
     return value
+
+
+def size_out(size: OpenSize) -> Any:
+    return {"open": [str(size), int(size)]}
+
+
+def size_in(content: Any) -> OpenSize:
+    """An open size: its formula, and what it is at the example. Raises FileFormatError for anything else."""
+    text, example = content
+    if not isinstance(text, str):
+        raise FileFormatError(f"{brief(text)} where the formula of a size was expected")
+    return parse_size(text, example if type(example) is int else count_in(example))
+
+
+def lengths_out(shape: Sequence[int]) -> list[Any]:
+    """JSON of a shape."""
+    return [size_out(n) if isinstance(n, OpenSize) else n for n in shape]
+
+
+def length_in(value: Any) -> int:
+    """A length of a shape."""
+    return size_in(value["open"]) if isinstance(value, dict) and list(value) == ["open"] else count_in(value)
 
 
 def class_path(value: Any) -> str:
@@ -209,6 +232,7 @@ _WRITERS: tuple[tuple[Any, str, _Describe], ...] = (
     (np.generic, "scalar", _scalar_out),
     (np.ndarray, "array", _array_out),
     (Enum, "object", _enum_out),
+    (OpenSize, "open", lambda w, v, at, d: size_out(v)["open"]),
     (np.dtype, "dtype", _dtype_out),
     (QuantizedDType, "dtype", lambda w, v, at, d: dtype_out(v)),
     (complex, "complex", lambda w, v, at, d: [w.value(v.real, at, d), w.value(v.imag, at, d)]),
@@ -393,6 +417,7 @@ _READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
     "array": _array_in,
     "object": _object_in,
     "dtype": _dtype_of,
+    "open": lambda r, c: size_in(c),
     "float": lambda r, c: float(c),
     "complex": lambda r, c: complex(*map(r.value, c)),
     "bytes": lambda r, c: bytes.fromhex(c),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from megengine.core.sizes import is_open
 from megengine.dispatch.public import public_functions
 from megengine.traced_module.editing.computed import constant_of
 from megengine.traced_module.ir.expr import Apply, CallFunction, CallMethod, Constant, Expr, GetAttr
@@ -43,7 +44,7 @@ def fold_constants(graph: InternalGraph) -> bool:
     of_calls = graph.of_calls
     changed = False
     for expr in graph.exprs(recursive=False):
-        if not expr.inputs or call_key(expr) is None or not all(map(_is_held, expr.inputs)):
+        if not _is_fixed(expr) or not all(map(_is_held, expr.inputs)):
             continue
         added = sum(n.spec.size for n in expr.outputs) - sum(n.spec.size for n in expr.inputs)
         if not of_calls or added <= _MOST_ADDED:
@@ -61,7 +62,13 @@ def is_known(node: Any) -> bool:
     if _is_held(node) or not isinstance(node, TensorNode):
         return _is_held(node)
     expr = node.expr
-    return bool(expr.inputs) and call_key(expr) is not None and all(map(is_known, expr.inputs))
+    return _is_fixed(expr) and all(map(is_known, expr.inputs))
+
+
+def _is_fixed(expr: Expr) -> bool:
+    """True for a call whose operands say what it gives: nothing random, and no size that is open."""
+    is_open_op = isinstance(expr, Apply) and is_open(dict(expr.attrs))
+    return bool(expr.inputs) and call_key(expr) is not None and not is_open_op
 
 
 def call_key(expr: Expr) -> Any:

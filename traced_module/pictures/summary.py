@@ -11,6 +11,7 @@ from typing import Any
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError
 from megengine.core.notebook import html_table, html_text
+from megengine.core.sizes import closed
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import Op, interpose
@@ -68,8 +69,8 @@ class Costs:
 
     def _count(self, expr: Expr) -> int | None:
         if isinstance(expr, Apply):
-            specs = [n.spec for n in expr.inputs]
-            return expr.record.macs(specs, expr.outputs[0].spec, expr.attrs)
+            specs = [n.spec.example for n in expr.inputs]
+            return expr.record.macs(specs, expr.outputs[0].spec.example, closed(dict(expr.attrs)))
         if not isinstance(expr, Call):
             return 0
         counting = _Counting()

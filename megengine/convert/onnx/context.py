@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from megengine.convert.onnx.open_values import is_open_array, numbers_of, open_dtype, places, settled
 from megengine.convert.onnx.reading import DATA_TYPES, data_type_name, dtype_of, is_held
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import FileFormatError, ShapeError, brief
+from megengine.core.sizes import is_open, slice_bounds, whole
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import Interposer, Op, interpose
@@ -122,7 +124,7 @@ class OnnxNode:
     def const_ints(self, index: int, what: str) -> tuple[int, ...] | None:
         """A constant input as integers."""
         value = self.const(index, what)
-        return None if value is None else tuple(int(item) for item in value.reshape(-1))
+        return None if value is None else tuple(whole(item) for item in value.reshape(-1))
 
     def axis(self, axis: int, rank: int) -> int:
         """An axis as a number from 0; ONNX counts from the end too."""
@@ -144,6 +146,8 @@ class OnnxNode:
         if not isinstance(value, np.ndarray):
             dtype = np.float32 if like is None else _dtype(like)
             return self.graph.constant(np.asarray(value, dtype), name=f"{self.name}_constant")
+        if is_open_array(value):
+            return self.composed(lambda node: numbers_of(value))
         if not is_held(value.dtype):
             raise self.fail(f"a value of {value.dtype} is needed at run time, which is not supported; {DATA_TYPES}")
         if id(value) not in self.constants:
@@ -179,8 +183,9 @@ class OnnxNode:
         dtype = np.dtype(dtype)
         if not is_held(dtype):
             raise self.fail(f"casts to {dtype}, which is not supported; {DATA_TYPES}")
-        if isinstance(x, np.ndarray):
+        if isinstance(x, np.ndarray) and not is_open_array(x):
             return x.astype(dtype)
+        x = self.as_node(x)
         if x.dtype == dtype:
             return x
         made, wide = x.expr, storage_of(x.dtype)
@@ -196,13 +201,18 @@ class OnnxNode:
             made = function(self, *map(recorder.tensor, inputs), **options)
         return tuple(map(recorder.value, made)) if isinstance(made, tuple) else recorder.value(made)
 
+    def counting(self, count: int) -> Value:
+        """The numbers from 0 on, so many of them."""
+        return self.composed(lambda node: places(count)) if is_open(count) else np.arange(count)
+
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         """The same values in another shape; nothing is added when the shape is the same already."""
-        shape = tuple(int(size) for size in shape)
+        shape = tuple(map(whole, shape))
         if x.shape == shape:
             return x
-        if isinstance(x, np.ndarray):
+        if isinstance(x, np.ndarray) and not is_open(shape):
             return x.reshape(shape)
+        x = self.as_node(x)
         made = x.expr
         before = made.inputs[0] if isinstance(made, Apply) and made.op == "reshape" else None
         return before if before is not None and before.shape == shape else self.apply("reshape", x, shape=shape)
@@ -222,6 +232,7 @@ class _Composing(Interposer):
         """The tensor that stands for a value."""
         if value is None:
             return None
+        value = self.node.as_node(value) if is_open_array(value) else value
         made = Tensor._wrap(value) if isinstance(value, np.ndarray) else Tensor._deferred(value.spec)
         self.values[id(made)] = made, value
         return made
@@ -232,9 +243,10 @@ class _Composing(Interposer):
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
         """Add one op to the graph."""
-        if op.name == SHAPE_OF:  # shapes are fixed at op level
-            return Tensor._wrap(np.array(tensors[0].spec.shape, np.int32))
-        if all(t._value is not None for t in tensors):
+        if op.name == SHAPE_OF:  # shapes are known at op level, up to open sizes
+            shape = tensors[0].spec.shape
+            return numbers_of(settled(shape, (len(shape),), np.int32)).astype("int32")
+        if all(t._value is not None for t in tensors) and not is_open(attrs):
             return proceed()
         if _changes_nothing(op.name, tensors, attrs):
             return tensors[0]
@@ -252,7 +264,7 @@ def _changes_nothing(op: str, tensors: tuple[Tensor, ...], attrs: dict[str, Any]
     if op in ("reshape", "broadcast_to"):
         return tuple(attrs["shape"]) == shape
     if op == "slice":
-        return all(range(*slice(*part).indices(n)) == range(n) for part, n in zip(_ranges(attrs), shape, strict=True))
+        return all(slice_bounds(a, b, c, n) == (0, n, 1) for (a, b, c), n in zip(_ranges(attrs), shape, strict=True))
     moved = [axis for axis in attrs["perm"] if shape[axis] != 1] if op == "transpose" else [1, 0]
     return moved == sorted(moved) and tuple(shape[axis] for axis in attrs["perm"]) == shape
 
@@ -262,10 +274,12 @@ def _ranges(attrs: dict[str, Any]) -> Any:
 
 
 def _dtype(value: Value) -> Any:
-    dtype = value.dtype
+    dtype = spec_of(value).dtype
     return np.float32 if dtype is None or isinstance(dtype, QuantizedDType) else np.dtype(dtype)
 
 
 def spec_of(value: Value) -> TensorSpec:
     """Shape and dtype of a value."""
-    return value.spec if isinstance(value, TensorNode) else TensorSpec(tuple(value.shape), value.dtype)
+    if isinstance(value, TensorNode):
+        return value.spec
+    return TensorSpec(tuple(value.shape), open_dtype(value) if is_open_array(value) else value.dtype)

@@ -13,6 +13,7 @@ from megengine.convert.onnx.writing import OLDER, WRITERS, Writer, attribute, qu
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, OptionError
 from megengine.core.files import replacing
+from megengine.core.sizes import is_open, name_of
 from megengine.dispatch import NoRule, OnnxWriter, no_onnx, registry
 from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.ir.expr import Apply
@@ -60,6 +61,7 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
         raise OptionError(f"ONNX export: opset {opset}; expected {OLDEST} to {newest}")
     graph = lower(model).graph
     w = Writer(opset)
+    w.axes.update(_open_axes(graph))
     w.taken.update(node.name for expr in graph.exprs() for node in expr.outputs)
     linear = (write_rules.linear_of(expr) for expr in graph.exprs() if isinstance(expr, Apply))
     w.absorbed.update(id(pair[0]) for pair in linear if pair is not None)
@@ -89,6 +91,16 @@ def newest_opset() -> int:
     import onnx
 
     return onnx.defs.onnx_opset_version()
+
+
+def _open_axes(graph: InternalGraph) -> dict[str, tuple[str, int]]:
+    """Where the inputs have each open axis."""
+    axes: dict[str, tuple[str, int]] = {}
+    for node in graph.inputs:
+        for axis, size in enumerate(node.spec.shape):
+            if (name := name_of(size)) is not None:
+                axes.setdefault(name, (node.name, axis))
+    return axes
 
 
 def _check(proto: "onnx.ModelProto", opset: int) -> None:
@@ -124,6 +136,9 @@ def _write_expr(w: Writer, expr: Apply) -> None:
         return
     attrs = {theirs: expr.attrs[ours] for ours, theirs in rule.attributes.items() if ours in expr.attrs}
     attrs.update(rule.more([node.spec for node in expr.inputs]))
+    for name, value in attrs.items():
+        if is_open(value):
+            raise w.unsupported(expr, f"its {name} is {value}, which follows from open sizes, and ONNX wants numbers")
     w.emit(rule.op_type, expr, **{name: attribute(value) for name, value in attrs.items()})
 
 
@@ -132,7 +147,9 @@ def _value_info(node: TensorNode, name: str | None = None) -> "onnx.ValueInfoPro
 
     dtype = quantized(node)
     kind = onnx.helper.np_dtype_to_tensor_dtype(storage_of(node.spec.dtype) if dtype is None else dtype.storage)
-    return onnx.helper.make_tensor_value_info(name or node.name, kind, list(node.shape))
+    return onnx.helper.make_tensor_value_info(
+        name or node.name, kind, [str(n) if is_open(n) else n for n in node.spec.shape]
+    )
 
 
 def _outputs(w: Writer, graph: InternalGraph) -> list["onnx.ValueInfoProto"]:

@@ -1,5 +1,7 @@
 """ONNX to an editable op-level graph: every node keeps its ONNX name and its place in the exporting program."""
 
+from __future__ import annotations
+
 import re
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +30,10 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
 from megengine.convert.onnx.bodies import body_of
 from megengine.convert.onnx.context import MAX_ELEMENTS, Group, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL
+from megengine.convert.onnx.examples import SCALES, Examples
 from megengine.convert.onnx.folding import constant_of, fold
+from megengine.convert.onnx.open_folding import fold_open
+from megengine.convert.onnx.open_values import is_open_array
 from megengine.convert.onnx.operators import is_computed, made_of, unknown_operators
 from megengine.convert.onnx.reading import (
     DATA_TYPES,
@@ -55,13 +60,17 @@ if TYPE_CHECKING:
 
 LISTED = 20  # reasons of one message
 Source: TypeAlias = "str | Path | bytes | onnx.ModelProto"
-Shapes = Mapping[str, Sequence[int]] | Sequence[int] | None
+Shapes = Mapping[str, Sequence[int | None]] | Sequence[int | None] | None
+Lengths = tuple[int | None, ...]
+Sizes = Mapping[str, int] | None
 Known = Mapping[str, Any] | None
 # a string where a number belongs, and numbers that no memory is large enough for
 MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError)
 
 
-def load(source: Source, input_shapes: Shapes = None, input_values: Known = None) -> TracedModule:
+def load(
+    source: Source, input_shapes: Shapes = None, input_values: Known = None, *, example_sizes: Sizes = None
+) -> TracedModule:
     """Read an ONNX model as a module that is called, edited, quantized and compiled like a traced one.
 
     See `load_graph` for the arguments and errors.
@@ -69,18 +78,22 @@ def load(source: Source, input_shapes: Shapes = None, input_values: Known = None
     Example:
         >>> net = load("mobilenet.onnx")  # doctest: +SKIP
     """
-    return TracedModule.from_graph(load_graph(source, input_shapes, input_values))
+    return TracedModule.from_graph(load_graph(source, input_shapes, input_values, example_sizes=example_sizes))
 
 
-def load_graph(source: Source, input_shapes: Shapes = None, input_values: Known = None) -> InternalGraph:
+def load_graph(
+    source: Source, input_shapes: Shapes = None, input_values: Known = None, *, example_sizes: Sizes = None
+) -> InternalGraph:
     """Read an ONNX model (opset 7 to the newest) as an op-level graph.
 
     Args:
         source: path of a .onnx file, its bytes, or an `onnx.ModelProto`. External data must lie in the file's folder.
-        input_shapes: shape of each input by name, or one shape for a single input; needed where the file leaves a
-            size open. An open first axis alone is taken as a batch of 1.
+        input_shapes: shape of each input by name, or one shape for a single input, which fixes what the file leaves
+            open; None in the place of a length leaves it open.
         input_values: values of inputs that are fixed: numbers that choose a branch, for example. The graph does
             not have these inputs.
+        example_sizes: lengths of open axes by name, which stay open: the graph is read for these, and what it draws,
+            prints and counts is for these. Otherwise 1 for a batch, and usual sizes of pictures and texts.
 
     Returns:
         A graph of ops; nodes carry the ONNX names, `meta["module"]` of their exprs the module path.
@@ -95,8 +108,18 @@ def load_graph(source: Source, input_shapes: Shapes = None, input_values: Known 
     """
     model, folder = read_model(source)
     name = model.graph.name or "onnx"
+    refused: FileFormatError | None = None
     try:
-        return _Importer(model, folder, input_shapes, input_values or {}).run()
+        for scale in SCALES:
+            examples = Examples(dict(example_sizes or {}), scale)
+            try:
+                return _Importer(model, folder, input_shapes, input_values or {}, examples).run()
+            except FileFormatError as error:
+                refused = refused or error
+                if max(examples.chosen.values(), default=1) == 1:  # none that may be other
+                    break
+        assert refused is not None
+        raise refused
     except FileFormatError as error:
         error.add_note(f"while importing {name!r}")
         raise
@@ -107,13 +130,13 @@ def _clean(name: str, fallback: str) -> str:
     return re.sub(r"[^0-9A-Za-z_]+", "_", name[:200]).strip("_") or fallback
 
 
-def _module_path(node: "onnx.NodeProto") -> str:
+def _module_path(node: onnx.NodeProto) -> str:
     """The exporter's module path: `/features/features.0/Conv` lies in features.features.0."""
     parts = [part for part in node.name.split("/") if part]
     return ".".join(parts[:-1]) if node.name.startswith("/") else ""
 
 
-def _noted(node: "onnx.NodeProto") -> dict[str, Any]:
+def _noted(node: onnx.NodeProto) -> dict[str, Any]:
     """Provenance that our exporter wrote as metadata of the node."""
     stored = {p.key.removeprefix("mge."): p.value for p in node.metadata_props if p.key.startswith("mge.")}
     found: dict[str, Any] = {key: stored[key] for key in ("module", "source") if key in stored}
@@ -122,10 +145,11 @@ def _noted(node: "onnx.NodeProto") -> dict[str, Any]:
 
 @dataclass
 class _Importer:
-    model: "onnx.ModelProto"
+    model: onnx.ModelProto
     folder: Path | None
     shapes: Shapes
     fixed: Mapping[str, Any]
+    examples: Examples
     # of the graph that is read, then those around it
     values: ChainMap[str, Any] = field(default_factory=lambda: ChainMap({}))
     missing: set[str] = field(default_factory=set)  # results of refused nodes, of which no shape is known
@@ -158,7 +182,7 @@ class _Importer:
         remove_dead(self.graph)
         return self.graph
 
-    def _stand_in(self, node: "onnx.NodeProto") -> None:
+    def _stand_in(self, node: onnx.NodeProto) -> None:
         """Inputs in the place of what a refused node makes: the nodes behind it are looked at too."""
         for name in filter(None, node.output):
             if name in self.values:
@@ -204,14 +228,15 @@ class _Importer:
         declared = [item for item in declared if not self._fix(item)]
         wanted = self._wanted_shapes([item.name for item in declared])
         for item in declared:
-            spec = _input_spec(item, wanted.get(item.name))
+            spec = _input_spec(item, wanted.get(item.name), self.examples)
             if spec.size > MAX_ELEMENTS:
                 raise FileFormatError(
                     f"the input {item.name!r} has the shape {brief(spec.shape)}, larger than any memory"
                 )
             self._define(item.name, add_input(self.graph, _clean(item.name, "input"), spec))
+        self.examples.check()
 
-    def _fix(self, item: "onnx.ValueInfoProto") -> bool:
+    def _fix(self, item: onnx.ValueInfoProto) -> bool:
         """Whether an input's value is given; it is a constant then."""
         if item.name not in self.fixed:
             return False
@@ -220,7 +245,7 @@ class _Importer:
         self._define(item.name, value.astype(storage_of(spec.dtype)))
         return True
 
-    def _graph(self, opset: int, graph: "onnx.GraphProto", inputs: Sequence[Any], where: str) -> list[Any]:
+    def _graph(self, opset: int, graph: onnx.GraphProto, inputs: Sequence[Any], where: str) -> list[Any]:
         """The outputs of a graph that a node runs; it sees the values around it."""
         outer = self.values
         self.values = outer.new_child()
@@ -241,17 +266,17 @@ class _Importer:
         finally:
             self.values = outer
 
-    def _wanted_shapes(self, names: list[str]) -> dict[str, tuple[int, ...]]:
+    def _wanted_shapes(self, names: list[str]) -> dict[str, Lengths]:
         if self.shapes is None:
             return {}
         if not isinstance(self.shapes, Mapping):
             if len(names) != 1:
                 raise OptionError(f"input_shapes: the model has inputs {names}; give a shape for each by name")
-            return {names[0]: tuple(int(size) for size in self.shapes)}
+            return {names[0]: _lengths(self.shapes)}
         _check_names(self.shapes, names, "input_shapes")
-        return {name: tuple(int(size) for size in shape) for name, shape in self.shapes.items()}
+        return {name: _lengths(shape) for name, shape in self.shapes.items()}
 
-    def _node(self, node: "onnx.NodeProto", index: int, opset: int) -> None:
+    def _node(self, node: onnx.NodeProto, index: int, opset: int) -> None:
         if node.op_type == "Constant":
             self._define(node.output[0], constant_of(node))
             return
@@ -267,17 +292,18 @@ class _Importer:
             if name:
                 self._define(name, value)
 
-    def _made(
-        self, node: "onnx.NodeProto", inputs: list[Value | None], index: int, opset: int
-    ) -> Sequence[Value] | None:
+    def _made(self, node: onnx.NodeProto, inputs: list[Value | None], index: int, opset: int) -> Sequence[Value] | None:
         """The outputs of a node; None where other nodes define them."""
         if node.op_type in CONTROL:
             return CONTROL[node.op_type](self._onnx_node(node, inputs, index, opset), partial(self._graph, opset))
         known = [value for value in inputs if value is None or isinstance(value, np.ndarray)]
-        if len(known) == len(inputs) and (folded := fold(node, known, opset)) is not None:
+        is_open = any(map(is_open_array, known))
+        if len(known) == len(inputs) and not is_open and (folded := fold(node, known, opset)) is not None:
             return folded
         onnx_node = self._onnx_node(node, inputs, index, opset)
         try:
+            if len(known) == len(inputs) and is_open and (folded := fold_open(onnx_node)) is not None:
+                return folded
             if not is_computed(onnx_node.op_type) and (body := body_of(node, inputs, opset)) is not None:
                 self._body(node, *body)
                 return None
@@ -290,7 +316,7 @@ class _Importer:
             raise onnx_node.fail(f"its inputs or attributes are malformed ({type(error).__name__}: {error})") from error
         return made if isinstance(made, tuple) else (made,)
 
-    def _body(self, node: "onnx.NodeProto", nodes: list["onnx.NodeProto"], opset: int) -> None:
+    def _body(self, node: onnx.NodeProto, nodes: list[onnx.NodeProto], opset: int) -> None:
         """The nodes that the standard defines an operator by, in its place."""
         self.used.update(_names_read(nodes))
         try:
@@ -300,7 +326,7 @@ class _Importer:
             error.add_note(f"while importing the definition of the {node.op_type} node {node.name!r}")
             raise
 
-    def _onnx_node(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int, opset: int) -> OnnxNode:
+    def _onnx_node(self, node: onnx.NodeProto, inputs: list[Value | None], index: int, opset: int) -> OnnxNode:
         name = _clean(node.name or (node.output[0] if node.output else ""), f"{node.op_type}_{index}")
         return OnnxNode(
             graph=self.graph,
@@ -314,7 +340,7 @@ class _Importer:
             **self.shared,
         )
 
-    def _input(self, name: str, node: "onnx.NodeProto") -> Value | None:
+    def _input(self, name: str, node: onnx.NodeProto) -> Value | None:
         if not name:
             return None
         if name not in self.values:
@@ -332,10 +358,14 @@ class _Importer:
         value = self._made_value(name)
         if isinstance(value, Group):
             raise FileFormatError(f"the output {name!r} is a sequence or an optional value; expected a tensor")
+        import onnx
+
+        if is_open_array(value):
+            return self._onnx_node(onnx.NodeProto(name=name), [], 0, self.opset).as_node(value)
         return self.graph.constant(value, name=_clean(name, "output")) if isinstance(value, np.ndarray) else value
 
 
-def _names_read(nodes: Iterable["onnx.NodeProto"]) -> Iterator[str]:
+def _names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
     """Names of values that nodes read, and the graphs that they run, with the outputs of these."""
     for node in nodes:
         yield from node.input
@@ -357,7 +387,11 @@ def _together(refused: Sequence[FileFormatError]) -> FileFormatError:
     return FileFormatError(f"{counted(len(refused), 'part')} of the model cannot be imported: {listed}{more}")
 
 
-def _input_spec(item: "onnx.ValueInfoProto", wanted: tuple[int, ...] | None) -> TensorSpec:
+def _lengths(shape: Sequence[int | None]) -> Lengths:
+    return tuple(None if size is None else int(size) for size in shape)
+
+
+def _input_spec(item: onnx.ValueInfoProto, wanted: Lengths | None, examples: Examples | None = None) -> TensorSpec:
     kind = item.type.tensor_type
     if item.type.WhichOneof("value") != "tensor_type":
         raise FileFormatError(f"the input {item.name!r} is no tensor")
@@ -368,20 +402,22 @@ def _input_spec(item: "onnx.ValueInfoProto", wanted: tuple[int, ...] | None) -> 
     # some exporters write an open size as -1
     stated = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value != -1 else None for dim in kind.shape.dim]
     if wanted is not None:
-        fits = len(wanted) == len(stated) and all(s in (None, w) for s, w in zip(stated, wanted, strict=True))
+        fits = len(wanted) == len(stated) and all(
+            s is None or w in (None, s) for s, w in zip(stated, wanted, strict=True)
+        )
         if not fits and kind.HasField("shape"):
             text = ", ".join("any" if size is None else str(size) for size in stated)
             raise ShapeError(f"input {item.name!r}: shape {wanted} does not fit the model's ({text})")
-        return TensorSpec(wanted, dtype)
-    if stated and stated[0] is None:
-        stated[0] = 1  # an open batch
-    if not kind.HasField("shape") or any(size is None or size < 0 for size in stated):
+        stated = [w if s is None else s for s, w in zip(stated, wanted, strict=True)] if fits else list(wanted)
+    if examples is not None and None in stated:
+        stated = examples.sizes(item, stated)
+    if (not kind.HasField("shape") and wanted is None) or any(size is None or size < 0 for size in stated):
         text = ", ".join("?" if size is None else str(size) for size in stated)
         raise OpenShapeError(item.name, text)
-    return TensorSpec(tuple(int(size) for size in stated if size is not None), dtype)
+    return TensorSpec(tuple(size for size in stated if size is not None), dtype)
 
 
-def _attributes(node: "onnx.NodeProto") -> dict[str, Any]:
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     import onnx
 
     values: dict[str, Any] = {}

@@ -6,7 +6,10 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.convert.onnx.context import MAX_ELEMENTS, OnnxNode, Value, composition, rule
+from megengine.convert.onnx.open_values import is_open_array, places, settled
+from megengine.convert.onnx.reading import array_of
 from megengine.convert.onnx.shape_rules import chosen, cut
+from megengine.core.sizes import from_start, is_open, largest
 from megengine.core.text import counted
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
@@ -22,6 +25,14 @@ def gather(node: OnnxNode, x: Value, index: Value) -> Value:
     if isinstance(index, TensorNode):
         whole = (None, None, None)
         return node.apply("index", x, index, pattern=tuple("i" if a == axis else whole for a in range(len(shape))))
+    if index.size == 1 and (is_open_array(index) or is_open(shape[axis])):
+        (place,) = index.reshape(-1).tolist()
+        place = from_start(place, shape[axis])
+        return node.reshape(
+            cut(node, x, {axis: (place, place + 1, 1)}), (*shape[:axis], *index.shape, *shape[axis + 1 :])
+        )
+    if is_open_array(index) or (is_open(shape[axis]) and index.size and index.min() < 0):
+        return gather(node, x, node.as_node(index))
     if index.size and not (-shape[axis] <= index.min() and index.max() < shape[axis]):
         raise node.fail(f"index {index.tolist()} is outside axis {axis} of {shape}")
     places = np.where(index < 0, index + shape[axis], index).reshape(-1)
@@ -37,7 +48,7 @@ def gather_nd(node: OnnxNode, x: Value, indices: Value) -> Value:
         expected = f"expected the same first {batch} and [..., 1 to {len(shape) - batch}]"
         raise node.fail(f"indices of shape {wide} do not fit shape {shape}; {expected}")
     along = [
-        np.arange(n).reshape([-1 if axis == a else 1 for axis in range(len(wide) - 1)])
+        node.reshape(node.counting(n), [n if axis == a else 1 for axis in range(len(wide) - 1)])
         for a, n in enumerate(wide[:batch])
     ]
     whole = ((None, None, None),) * (len(shape) - batch - depth)
@@ -96,11 +107,11 @@ def topk(node: OnnxNode, x: Tensor) -> tuple[Tensor, Tensor]:
     order = (*(a for a in range(x.ndim) if a != axis), axis)
     turned = x if axis == x.ndim - 1 else F.transpose(x, order)
     if count[0] == 0:
-        values, places = turned[..., :0], F.zeros((*turned.shape[:-1], 0), dtype="int32")
+        values, where = turned[..., :0], F.zeros((*turned.shape[:-1], 0), dtype="int32")
     else:
-        values, places = apply("topk", turned, k=count[0], descending=bool(node.attr("largest", 1)))
+        values, where = apply("topk", turned, k=count[0], descending=bool(node.attr("largest", 1)))
     back = tuple(int(a) for a in np.argsort(order))
-    results = (values, places.astype("int64"))
+    results = (values, where.astype("int64"))
     return results if axis == x.ndim - 1 else (F.transpose(results[0], back), F.transpose(results[1], back))
 
 
@@ -113,31 +124,60 @@ def one_hot(node: OnnxNode, x: Tensor, _: Tensor, values: Tensor) -> Tensor:
     axis = node.axis(int(node.attr("axis", -1)), x.ndim + 1)
     index = F.expand_dims(x.astype("int64"), axis)
     index = F.where(index < 0, index + depth[0], index)
-    places = np.arange(depth[0], dtype=np.int64).reshape([-1 if a == axis else 1 for a in range(x.ndim + 1)])
-    return F.where(F.equal(index, Tensor._wrap(places)), values[1], values[0])
+    along = places(depth[0]).reshape([depth[0] if a == axis else 1 for a in range(x.ndim + 1)])
+    return F.where(F.equal(index, along), values[1], values[0])
 
 
 @composition("Trilu")
 def trilu(node: OnnxNode, x: Tensor, k: Tensor | None = None) -> Tensor:
     """The upper or lower triangle of matrices, from the k-th diagonal on; zeros elsewhere."""
-    rows, columns = (Tensor._wrap(g) for g in np.indices(x.shape[-2:], np.int64, sparse=True))
+    rows, columns = F.expand_dims(places(x.shape[-2]), 1), F.expand_dims(places(x.shape[-1]), 0)
     beyond = columns - rows - (0 if k is None else k.reshape(()))
-    return F.where(beyond >= 0 if node.attr("upper", 1) else beyond <= 0, x, F.zeros((), dtype=x.dtype))
+    kept = beyond >= 0 if node.attr("upper", 1) else beyond <= 0
+    if x.dtype == np.bool_:
+        return F.logical_and(kept, x)
+    return F.where(kept, x, F.zeros((), dtype=x.dtype))
 
 
-@rule("EyeLike")
-def eye_like(node: OnnxNode, x: Value) -> Value:
-    """Ones on the k-th diagonal: known while importing."""
-    if len(x.shape) != 2:
+@composition("EyeLike")
+def eye_like(node: OnnxNode, x: Tensor) -> Tensor:
+    """Ones on the k-th diagonal."""
+    if x.ndim != 2:
         raise node.fail(f"its input is {x.shape}; expected a matrix")
     dtype = x.dtype if node.attr("dtype") is None else node.dtype(node.attr("dtype"))
-    return np.eye(*x.shape, k=int(node.attr("k", 0))).astype(dtype)
+    beyond = F.expand_dims(places(x.shape[1]), 0) - F.expand_dims(places(x.shape[0]), 1)
+    return F.equal(beyond, int(node.attr("k", 0))).astype(dtype)
+
+
+def _known(node: OnnxNode) -> list[np.ndarray]:
+    """The inputs of an operator whose result has a shape that follows from their values."""
+    known = [value for value in node.inputs if isinstance(value, np.ndarray)]
+    if len(known) != len(node.inputs):
+        raise node.fail("it depends on the network's input; give it constants, or take it out of the model")
+    return known
+
+
+@composition("ConstantOfShape")
+def filled(node: OnnxNode, shape: Tensor) -> Tensor:
+    """One number in a shape."""
+    _known(node)
+    lengths, value = node.const_ints(0, "shape"), node.attr("value")
+    number = np.zeros((), np.float32) if value is None else array_of(value).reshape(())
+    return apply("broadcast_to", Tensor._wrap(number), shape=lengths)
+
+
+@composition("Range")
+def numbers(node: OnnxNode, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    """From `start` on in steps, up to an open limit; known ones are computed while importing."""
+    first, last, step = (value.reshape(-1).tolist()[0] for value in _known(node))
+    count = largest(0, math.ceil((last - first) / step))
+    return places(count).astype(start.dtype) * step + start
 
 
 @rule("Size")
 def size(node: OnnxNode, x: Value) -> Value:
-    """The number of elements: known while importing."""
-    return np.asarray(math.prod(x.shape), np.int64)
+    """The number of elements: known while importing, up to open sizes."""
+    return settled([math.prod(x.shape)], ())
 
 
 @rule("Compress")
@@ -162,9 +202,8 @@ def reverse_sequence(node: OnnxNode, x: Tensor, lengths: Tensor) -> Tensor:
     time, batch = int(node.attr("time_axis", 0)), int(node.attr("batch_axis", 1))
     if {time, batch} != {0, 1}:
         raise node.fail(f"its time axis is {time} and its batch axis {batch}; expected 0 and 1")
-    place, sample = (np.indices(x.shape[:2], np.int64, sparse=True)[a] for a in (time, batch))
-    count = lengths.astype("int64").reshape(sample.shape)
-    at, rows = Tensor._wrap(place), Tensor._wrap(sample)
+    at, rows = (F.expand_dims(places(x.shape[a]), 1 - a) for a in (time, batch))
+    count = lengths.astype("int64").reshape(rows.shape)
     turned = F.where(at < count, count - 1 - at, at)
     return x[(turned, rows) if time == 0 else (rows, turned)]
 
@@ -174,9 +213,9 @@ def hardmax(node: OnnxNode, x: Tensor) -> Tensor:
     """1 at the first largest element along an axis (before opset 13 of all axes from it on), 0 elsewhere."""
     axis = node.axis(int(node.attr("axis", -1 if node.opset >= 13 else 1)), x.ndim)
     flat = x if node.opset >= 13 else x.reshape(*x.shape[:axis], -1)
-    shape = [-1 if a == axis else 1 for a in range(flat.ndim)]
-    places = Tensor._wrap(np.arange(flat.shape[axis], dtype=np.int32).reshape(shape))
-    return F.equal(F.argmax(flat, axis=axis, keepdims=True), places).astype(x.dtype).reshape(x.shape)
+    shape = [flat.shape[axis] if a == axis else 1 for a in range(flat.ndim)]
+    along = places(flat.shape[axis], np.int32).reshape(shape)
+    return F.equal(F.argmax(flat, axis=axis, keepdims=True), along).astype(x.dtype).reshape(x.shape)
 
 
 @composition("Tile")
@@ -206,8 +245,8 @@ def cumprod(node: OnnxNode, x: Tensor, _: Tensor) -> Tensor:
     """Products of the elements up to each along an axis: each one of a row of a triangle."""
     axis, reverse = _running(node, x)
     rows = F.expand_dims(F.swapaxes(_shifted(node, x, axis, reverse, 1), axis, x.ndim - 1), -2)
-    mask = np.tri(x.shape[axis], dtype=bool)
-    mask = Tensor._wrap(np.ascontiguousarray(mask.T if reverse else mask))
+    first, second = (F.expand_dims(places(x.shape[axis]), a) for a in (1, 0))
+    mask = first <= second if reverse else first >= second
     made = apply("prod", F.where(mask, rows, F.ones((), dtype=x.dtype)), axis=(-1,), keepdims=False)
     return F.swapaxes(made, axis, x.ndim - 1)
 
@@ -249,7 +288,7 @@ def col2im(node: OnnxNode, x: Tensor) -> Tensor:
     channels = x.shape[1] // math.prod(block)
     index = np.broadcast_to(at.reshape(1, 1, -1), (x.shape[0], channels, at.size))
     zeros = F.zeros((x.shape[0], channels, math.prod(padded)), dtype=x.dtype)
-    values, places = x.reshape(*index.shape), Tensor._wrap(np.ascontiguousarray(index))
-    summed = apply("scatter_elements", zeros, places, values, axis=2, reduction="add")
+    values, at_places = x.reshape(*index.shape), Tensor._wrap(np.ascontiguousarray(index))
+    summed = apply("scatter_elements", zeros, at_places, values, axis=2, reduction="add")
     inner = tuple(slice(a, a + n) for a, n in zip(pads[:dims], image, strict=True))
     return summed.reshape(x.shape[0], channels, *padded)[(slice(None), slice(None), *inner)]

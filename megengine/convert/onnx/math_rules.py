@@ -7,6 +7,7 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value, composition, rule, spec_of
+from megengine.convert.onnx.open_values import settled
 from megengine.core.dtype import is_float, storage_of
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
@@ -152,7 +153,7 @@ def arg_reduce(node: OnnxNode, x: Value) -> Value:
         x = node.apply("slice", x, starts=(None,) * len(shape), stops=(None,) * len(shape), steps=tuple(steps))
     y = node.apply(node.op_type.lower(), x, axis=axis, keepdims=bool(node.attr("keepdims", 1)))
     y = node.cast(y, np.int64)
-    return node.apply("sub", np.asarray(shape[axis] - 1, np.int64), y) if last else y
+    return node.apply("sub", node.as_node(settled([shape[axis] - 1], ())), y) if last else y
 
 
 @rule("Gelu")

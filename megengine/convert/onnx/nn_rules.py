@@ -8,6 +8,7 @@ import numpy as np
 
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
 from megengine.core.dtype import storage_of
+from megengine.core.sizes import largest, least
 from megengine.core.text import counted
 
 MAX_SIZE = (1 << 31) - 1  # of a window, in any direction
@@ -71,7 +72,7 @@ def _padding(node: OnnxNode, window: Window) -> Padding:
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise node.fail(f"auto_pad is {mode!r}; expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
     lengths = zip(window.size, window.reach, window.stride, strict=True)
-    return tuple(_halves(max(0, (-(-n // step) - 1) * step + reach - n), mode) for n, reach, step in lengths)
+    return tuple(_halves(largest(0, (-(-n // step) - 1) * step + reach - n), mode) for n, reach, step in lengths)
 
 
 def _halves(total: int, mode: str) -> tuple[int, int]:
@@ -155,9 +156,8 @@ def _ceil_extension(window: Window, padding: Padding) -> Sizes:
     for length, reach, step, (begin, end) in zip(window.size, window.reach, window.stride, padding, strict=True):
         room = length + begin + end - reach
         count = -(-room // step) + 1
-        if (count - 1) * step >= length + begin:  # a window that would start in the padding is left out
-            count -= 1
-        more.append(max(0, (count - 1) * step - room))
+        count = least(count, -(-(length + begin) // step))  # a window that would start in the padding is left out
+        more.append(largest(0, (count - 1) * step - room))
     return tuple(more)
 
 
@@ -342,4 +342,4 @@ def dropout(node: OnnxNode, x: Value) -> tuple[Value, ...]:
     drops = ratio is None or bool(ratio.reshape(-1)[0])
     if training is not None and bool(training.reshape(-1)[0]) and drops:
         raise node.fail("is in training mode; export the model in evaluation mode")
-    return x, np.ones(x.shape, bool)
+    return x, node.apply("broadcast_to", np.ones((), bool), shape=x.shape) if any(node.outputs[1:]) else x

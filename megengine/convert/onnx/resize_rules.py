@@ -1,14 +1,15 @@
 """Import rules of resizing: our op where it takes the same neighbours, else one product with a matrix for each axis."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
 from megengine.convert.onnx.shape_rules import chosen
 from megengine.core.dtype import is_float, storage_of
+from megengine.core.sizes import at, closed, is_open, names_of, whole
 from megengine.core.text import counted
 from megengine.ops.resize import taps
 
@@ -31,6 +32,12 @@ class Axis:
     scale: float
     begin: float = 0.0
     end: float = 1.0
+
+    def at(self, sizes: Mapping[str, int]) -> "Axis":
+        """The axis without open sizes: at these sizes, or those of the example."""
+        lengths = self.old, self.new, self.scale
+        old, new, scale = at(lengths, sizes) if sizes else closed(lengths)
+        return replace(self, old=old, new=new, scale=float(scale))
 
     @property
     def exact(self) -> float:
@@ -68,6 +75,10 @@ def resize(node: OnnxNode, x: Value) -> Value:
         expected = f"expected one of {list(MODES)}, {list(PLACES)}, {list(NEAREST)}"
         raise node.fail(f"mode {mode!r}, coordinates {where!r} or rounding {rounding!r} is unknown; {expected}")
     axes = _axes(node, x.shape, where)
+    if any(is_open((a.old, a.new)) for a in axes):
+        if (y := _at_every_size(node, x, axes, mode, where, rounding)) is not None:
+            return y
+        axes = [a.at({}) for a in axes]
     places = [PLACES[where](np.arange(a.new, dtype=np.float64), a) for a in axes]
     if mode == "nearest":
         y = _nearest(node, x, axes, [NEAREST[rounding](p) for p in places])
@@ -79,6 +90,40 @@ def resize(node: OnnxNode, x: Value) -> Value:
     mask = np.logical_or.reduce(np.meshgrid(*outside, indexing="ij")) if outside else np.zeros((), bool)
     beyond = np.asarray(node.attr("extrapolation_value", 0.0), storage_of(spec_of(x).dtype))
     return node.apply("where", mask, beyond, y) if mask.any() else y
+
+
+def _at_every_size(node: OnnxNode, x: Value, axes: list[Axis], mode: str, where: str, rounding: str) -> Value | None:
+    """Resizing of open axes by our op, or by whole factors; None where neither takes the same neighbours."""
+    tries = [[a.at(sizes) for a in axes] for sizes in _sizes_to_try(axes)]
+    pairs = [(a, PLACES[where](np.arange(a.new, dtype=np.float64), a)) for row in tries for a in row]
+    if where == "tf_crop_and_resize" or any(a.new < 1 or a.old < 1 for a, _ in pairs):
+        return None
+    if mode != "nearest":
+        matrices = [(_matrix(node, mode, p, a), a) for a, p in pairs]
+        for corners in (False, True) if mode == "linear" else (False,):
+            if all(_is_ours(matrix, a, mode, corners=corners) for matrix, a in matrices):
+                return _resized(node, x, axes, mode, corners=corners)
+        return None
+    index = [(np.clip(NEAREST[rounding](p), 0, a.old - 1).astype(np.int64), a) for a, p in pairs]
+    factors = [0 if is_open(a.new % a.old) or a.new % a.old else a.new // a.old for a in axes]
+    repeats = not is_open(factors) and all(factors)
+    if repeats and all(np.array_equal(i, np.arange(a.new) // (a.new // a.old)) for i, a in index):
+        for axis, factor in enumerate(factors):
+            x = _repeat(node, x, axis, factor)
+        return x
+    alike = all(np.array_equal(i, taps(a.old, a.new, "nearest", False)[0][:, 0]) for i, a in index)
+    return _resized(node, x, axes, "nearest", corners=False) if alike else None
+
+
+def _sizes_to_try(axes: list[Axis]) -> list[dict[str, int]]:
+    """Some sizes of the open axes: what is one of our forms at the example may be none elsewhere."""
+    names = sorted({name for a in axes for name in names_of((a.old, a.new, a.scale))})
+    steps = ((37, 4), (52, 5), (33, 9), (64, 0))
+    return [{name: base + step * i for i, name in enumerate(names)} for base, step in steps]
+
+
+def _is_ours(matrix: np.ndarray, a: Axis, mode: str, *, corners: bool) -> bool:
+    return np.allclose(matrix, _of_taps(*taps(a.old, a.new, mode, corners), a.old), atol=1e-6)
 
 
 def _axes(node: OnnxNode, shape: tuple[int, ...], where: str) -> list[Axis]:
@@ -101,8 +146,8 @@ def _axes(node: OnnxNode, shape: tuple[int, ...], where: str) -> list[Axis]:
     crops = node.const(1, "region of interest") if where == "tf_crop_and_resize" else None
     made = [Axis(n, n, 1.0) for n in shape]
     for k, (axis, factor) in enumerate(zip(named, factors, strict=True)):
-        kept = factor * shape[axis]
-        stretched = int(given[k]) if sizes else math.floor(kept)
+        kept = shape[axis] * factor
+        stretched = whole(given[k]) if sizes else math.floor(kept)
         new = stretched if policy == "stretch" or not sizes else math.floor(kept + 0.5)
         if not 1 <= new <= 1 << 16:
             raise node.fail(f"axis {axis} becomes {new} long; expected 1 to 65536")
@@ -135,10 +180,7 @@ def _weighed(node: OnnxNode, x: Value, axes: list[Axis], matrices: list[np.ndarr
     """Sums of neighbours along each axis; integers are computed as floats and cut off."""
     mode = "linear" if node.attr("mode") != "cubic" else "cubic"
     for corners in (False, True) if mode == "linear" else (False,):
-        alike = all(
-            np.allclose(m, _of_taps(*taps(a.old, a.new, mode, corners), a.old), atol=1e-6)
-            for m, a in zip(matrices, axes, strict=True)
-        )
+        alike = all(_is_ours(m, a, mode, corners=corners) for m, a in zip(matrices, axes, strict=True))
         if alike and (y := _resized(node, x, axes, mode, corners=corners)) is not None:
             return y
     dtype = storage_of(spec_of(x).dtype)

@@ -5,16 +5,19 @@ import math
 import numpy as np
 
 from megengine.convert.onnx.context import MAX_AXES, OnnxNode, Value, rule, spec_of
+from megengine.convert.onnx.open_values import settled
 from megengine.core.dtype import is_float, storage_of
 from megengine.core.errors import brief
+from megengine.core.sizes import broadcast, is_open, largest, least, slice_bounds
 from megengine.core.text import counted
 from megengine.traced_module.ir.node import TensorNode
 
 
 @rule("Shape")
 def shape(node: OnnxNode, x: Value) -> Value:
-    """The lengths of all axes, or of those from `start` to `end`: known while importing."""
-    return np.asarray(x.shape[node.attr("start", 0) : node.attr("end", len(x.shape))], np.int64)
+    """The lengths of all axes, or of those from `start` to `end`: known while importing, up to open sizes."""
+    sizes = x.shape[node.attr("start", 0) : node.attr("end", len(x.shape))]
+    return settled(sizes, (len(sizes),))
 
 
 @rule("Reshape")
@@ -32,9 +35,9 @@ def reshape(node: OnnxNode, x: Value) -> Value:
         raise node.fail(f"shape {wanted} is not a shape")
     known = math.prod(size for size in wanted if size != -1)
     count = math.prod(old)
-    if -1 in wanted and known and count % known == 0:
+    if -1 in wanted and known and int(count) % int(known) == 0:
         wanted = tuple(count // known if size == -1 else size for size in wanted)
-    if -1 in wanted or math.prod(wanted) != count:
+    if -1 in wanted or int(math.prod(wanted)) != int(count):
         raise node.fail(f"{counted(count, 'value')} of shape {old} do not fit shape {wanted}")
     return node.reshape(x, wanted)
 
@@ -102,8 +105,8 @@ def split(node: OnnxNode, x: Value) -> tuple[Value, ...]:
     if sizes is None:
         parts = int(node.attr("num_outputs", len(node.outputs)))
         step = -(-shape[axis] // parts)
-        sizes = tuple(min(step, shape[axis] - step * i) for i in range(parts))
-    if sum(sizes) != shape[axis] or min(sizes) < 0 or len(sizes) < len(node.outputs):
+        sizes = tuple(least(step, shape[axis] - step * i) for i in range(parts))
+    if int(sum(sizes)) != int(shape[axis]) or min(sizes) < 0 or len(sizes) < len(node.outputs):
         raise node.fail(f"sizes {sizes} do not make up axis {axis} of {shape} in {counted(len(node.outputs), 'part')}")
     made, start = [], 0
     for size in sizes:
@@ -143,9 +146,13 @@ def slice_(node: OnnxNode, x: Value) -> Value:
         if step == 0:
             raise node.fail("step 0 goes nowhere; expected another number")
         axis = node.axis(axis, len(shape))
-        low, high, _ = slice(start, end, step).indices(shape[axis])
-        empty = (high - low) * step <= 0
-        ranges[axis] = (low, low if empty else None if high < 0 else high, step)
+        low, high, _ = slice_bounds(start, end, step, shape[axis])
+        empty = (high - low) * step <= 0 and not is_open((low, high))
+        if step < 0 and is_open(high):  # from the end, where -1 - length is in front of the first element
+            high = high - shape[axis]
+        elif high < 0:
+            high = None
+        ranges[axis] = (low, low if empty else high, step)
     return cut(node, x, ranges)
 
 
@@ -159,7 +166,7 @@ def chosen(node: OnnxNode, x: Value, axis: int, places: np.ndarray) -> Value:
     steps = np.diff(places)
     if places.size > 1 and steps[0] and np.all(steps == steps[0]):
         stop = int(places[-1] + steps[0])
-        return cut(node, x, {axis: (int(places[0]), None if stop < 0 else min(stop, x.shape[axis]), int(steps[0]))})
+        return cut(node, x, {axis: (int(places[0]), None if stop < 0 else least(stop, x.shape[axis]), int(steps[0]))})
     runs = np.split(places, np.flatnonzero(steps != 1) + 1)
     if len(runs) > MAX_RUNS:
         pattern = tuple("i" if a == axis else (None, None, None) for a in range(len(x.shape)))
@@ -180,11 +187,10 @@ def pad(node: OnnxNode, x: Value) -> Value:
     shape, cuts, widths = x.shape, {}, [(0, 0)] * rank
     for i, axis in enumerate(axes):
         begin, end = pads[i], pads[i + len(axes)]
-        widths[axis] = (max(begin, 0), max(end, 0))
-        if min(begin, end) < 0:
-            cuts[axis] = (max(-begin, 0), shape[axis] - max(-end, 0), 1)
+        widths[axis] = (largest(begin, 0), largest(end, 0))
+        cuts[axis] = (largest(-begin, 0), shape[axis] - largest(-end, 0), 1)
     x = cut(node, x, cuts)
-    if not any(sum(pair) for pair in widths):
+    if not any(n or is_open(n) for pair in widths for n in pair):
         return x
     mode = node.attr("mode", "constant")
     if mode == "constant":
@@ -207,7 +213,8 @@ def _filled(node: OnnxNode, x: Value, widths: tuple[tuple[int, int], ...], state
     made = node.apply("pad", x, widths=widths, mode="constant", value=number)
     if isinstance(fill, np.ndarray) and (is_float(fill.dtype) or number == fill.reshape(-1)[0]):
         return made
-    inside = np.pad(np.ones(x.shape, bool), widths)
+    ones = node.apply("broadcast_to", np.ones((), bool), shape=x.shape)
+    inside = node.apply("pad", ones, widths=widths, mode="constant", value=0.0)
     return node.apply("where", inside, made, node.reshape(fill, ()))
 
 
@@ -220,10 +227,11 @@ def expand(node: OnnxNode, x: Value) -> Value:
     if len(wanted) > MAX_AXES or min(wanted, default=0) < 0:
         raise node.fail(f"its shape is {brief(wanted)}; expected at most {MAX_AXES} sizes from 0 on")
     try:
-        shape = np.broadcast_shapes(x.shape, wanted)
+        np.broadcast_shapes(x.shape, wanted)
     except ValueError:
         raise node.fail(f"{x.shape} does not broadcast to {wanted}") from None
-    return x if shape == x.shape else node.apply("broadcast_to", x, shape=tuple(shape))
+    shape = broadcast((x.shape, wanted))
+    return x if shape == x.shape else node.apply("broadcast_to", x, shape=shape)
 
 
 @rule("Cast")

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from megengine.convert.onnx.writing import Writer, storage, writer
+from megengine.core.sizes import broadcast, is_open, slice_bounds
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 
@@ -14,7 +15,7 @@ def resize(w: Writer, expr: Apply) -> None:
     """Resize to given lengths."""
     mode, corners = expr.attrs["mode"], expr.attrs["corners"]
     where = "asymmetric" if mode == "nearest" else "align_corners" if corners else "half_pixel"
-    sizes = w.constant(expr.outputs[0].shape, f"{expr.outputs[0].name}_sizes", np.int64)
+    sizes = w.constant(list(expr.outputs[0].spec.shape), f"{expr.outputs[0].name}_sizes", np.int64)
     attrs = {"nearest_mode": "floor"} if mode == "nearest" else {}
     names = [w.value(expr.inputs[0]), "", "", sizes]
     w.emit("Resize", expr, names, mode=mode, coordinate_transformation_mode=where, **attrs)
@@ -71,7 +72,7 @@ def index(w: Writer, expr: Apply) -> None:
     label = expr.outputs[0].name
     perm = [*indexed, *others]
     moved = name if perm == sorted(perm) else w.add("Transpose", [name], f"{label}_moved", perm=perm)
-    shape = np.broadcast_shapes(*(n.shape for n in expr.inputs[1:]))
+    shape = broadcast([n.spec.shape for n in expr.inputs[1:]])
     names = [moved, _together(w, expr.inputs[1:], shape, label)]
     rank, before = len(shape), indexed[0] if indexed == list(range(indexed[0], indexed[-1] + 1)) else 0
     if before == 0:
@@ -92,7 +93,7 @@ def slice_(w: Writer, expr: Apply) -> None:
 
 def _slice_inputs(w: Writer, data: TensorNode, pattern: tuple, label: str) -> list[str]:
     """The value and the bounds of the axes that are not taken whole; the value alone where all are."""
-    ranges = {axis: _bounds(part, data.shape[axis]) for axis, part in enumerate(pattern) if part != "i"}
+    ranges = {axis: _bounds(part, data.spec.shape[axis]) for axis, part in enumerate(pattern) if part != "i"}
     ranges = {axis: bounds for axis, bounds in ranges.items() if bounds != (0, data.shape[axis], 1)}
     if not ranges:
         return [w.value(data)]
@@ -106,6 +107,10 @@ _BOUNDS = ("starts", "stops", "steps")
 
 def _bounds(part: tuple, length: int) -> tuple[int, int, int]:
     """Start, stop and step that mean the same in ONNX, where a negative bound counts from the end in any case."""
+    if is_open((part, length)):
+        start, stop, step = part
+        start, stop, step = slice_bounds(start, stop, step, length)
+        return start, stop - length if step < 0 else stop, step
     places = range(*slice(*part).indices(length))
     if len(places) <= 1:
         return (places[0], places[0] + 1, 1) if places else (0, 0, 1)
@@ -145,6 +150,8 @@ def set_index(w: Writer, expr: Apply) -> None:
     data, value, *indices = expr.inputs
     if not all(isinstance(n.expr, Constant) for n in indices):
         raise w.unsupported(expr, "assignment where computed indices say; only constant indices are written")
+    if is_open(data.spec.shape):
+        raise w.unsupported(expr, f"assignment to a value of the open shape {data.spec.shape}; give fixed input shapes")
     supply = iter(storage(n) for n in indices)
     key = tuple(next(supply) if part == "i" else slice(*part) for part in expr.attrs["pattern"])
     places = np.arange(math.prod(data.shape)).reshape(data.shape)[key]

@@ -7,6 +7,7 @@ import numpy as np
 
 from megengine.convert.onnx.writing import Writer, attribute, older_writer, quantized, storage, writer
 from megengine.core.dtype import storage_of
+from megengine.core.sizes import is_open
 from megengine.ops.pool_nd import pool_counts
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
@@ -184,8 +185,13 @@ def reshape(w: Writer, expr: Apply) -> None:
     if expr.op == "reshape" and 0 in shape and w.opset < 14:  # 0 means "as before" there
         w.emit_empty(expr)
         return
+    old = expr.inputs[0].spec.shape
+    if expr.op == "reshape" and is_open(shape) and 0 not in shape:  # 0 is the size that was there, -1 what is left
+        short = [0 if n in old[i : i + 1] and is_open(n) else n for i, n in enumerate(shape)]
+        if sum(map(is_open, short)) < 2:
+            shape = [-1 if is_open(n) else n for n in short]
     name = w.constant(shape, f"{expr.outputs[0].name}_shape", np.int64)
-    attrs = {"allowzero": 1} if expr.op == "reshape" and 0 in shape else {}
+    attrs = {"allowzero": 1} if expr.op == "reshape" and 0 in expr.outputs[0].spec.shape else {}
     w.emit("Reshape" if expr.op == "reshape" else "Expand", expr, [w.value(expr.inputs[0]), name], **attrs)
 
 
@@ -228,6 +234,8 @@ def pool(w: Writer, expr: Apply) -> None:
         w.emit("AveragePool", expr, count_include_pad=int(a["count_include_pad"]), **window)
     else:
         x, name = expr.inputs[0], expr.outputs[0].name
+        if is_open(x.spec.shape):
+            raise w.unsupported(expr, f"a dilated mean of the open shape {x.spec.shape} exists since opset 19")
         ones = w.constant(np.ones((x.shape[1], 1, *a["kernel"])), f"{name}_ones", storage_of(x.dtype))
         total = w.add("Conv", [w.value(x), ones], f"{name}_sum", group=x.shape[1], **window)
         counts = w.constant(pool_counts(x.shape[2:], **a), f"{name}_counts", storage_of(x.dtype))

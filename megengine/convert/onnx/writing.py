@@ -1,5 +1,6 @@
 """The ONNX graph under construction, and the table of write rules."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,8 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import GraphError
+from megengine.core.formulas import Formula
+from megengine.core.sizes import OpenSize, is_open
 from megengine.dispatch import ONNX_WRITER, get_op
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
@@ -54,6 +57,8 @@ class Writer:
     taken: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
     current: Apply | None = None
+    axes: dict[str, tuple[str, int]] = field(default_factory=dict)  # open axis -> the input that has it, and where
+    sizes: dict[Any, str] = field(default_factory=dict)  # formula -> the value [1] that computes it
 
     def value(self, node: TensorNode) -> str:
         """The ONNX name of a node's value; a constant is stored at its first use."""
@@ -63,10 +68,58 @@ class Writer:
         return node.name
 
     def constant(self, array: np.ndarray | Sequence[int] | float, name: str, dtype: Any = None) -> str:
-        """Store a value under a free name."""
+        """Store a value under a free name; a list with open sizes is computed there."""
+        if is_open(array):
+            assert isinstance(array, (list, tuple)), array
+            parts = [self.size(n) for n in array]
+            return parts[0] if len(parts) == 1 else self.add("Concat", parts, name, axis=0)
         name = self.free(name)
         self._store(name, np.asarray(array, dtype))
         return name
+
+    def size(self, n: int) -> str:
+        """A size as an int64 value of shape [1]; open ones are computed from the shapes of the inputs."""
+        if not isinstance(n, OpenSize):
+            return self._computed((), lambda: self.constant([n], f"size_{n}", np.int64), n)
+        return self._formula(n.formula)
+
+    def _computed(self, formula: Any, make: Callable[[], str], *more: Any) -> str:
+        key = (formula, *more)
+        if key not in self.sizes:
+            self.sizes[key] = make()
+        return self.sizes[key]
+
+    def _formula(self, formula: Formula) -> str:
+        return self._computed(formula, lambda: self._sum(formula))
+
+    def _sum(self, formula: Formula) -> str:
+        below = math.lcm(*(factor.denominator for _, factor in formula))
+        total = ""
+        for atoms, factor in formula:
+            times = abs(int(factor * below))
+            parts = [*map(self._atom, atoms), *([self.size(times)] if times != 1 or not atoms else [])]
+            part = parts[0]
+            for other in parts[1:]:
+                part = self.add("Mul", [part, other], "size_product")
+            if total:
+                part = self.add("Sub" if factor < 0 else "Add", [total, part], "size_sum")
+            elif factor < 0:
+                part = self.add("Neg", [part], "size_negated")
+            total = part
+        total = total or self.size(0)
+        return total if below == 1 else self.add("Div", [total, self.size(below)], "size_part")
+
+    def _atom(self, atom: Any) -> str:
+        return self._computed((), lambda: self._made_of_atom(atom), atom)
+
+    def _made_of_atom(self, atom: Any) -> str:
+        if isinstance(atom, str):
+            source, axis = self.axes[atom]
+            shape = self._computed((), lambda: self.add("Shape", [source], f"{source}_shape"), "shape", source)
+            return self.add("Gather", [shape, self.size(axis)], f"{source}_size_{axis}", axis=0)
+        operator, *operands = atom
+        names = [self._formula(operand) for operand in operands]
+        return self.add({"//": "Div", "largest": "Max", "least": "Min"}[operator], names, "size")
 
     def free(self, name: str) -> str:
         """The name, with a number where it is taken."""

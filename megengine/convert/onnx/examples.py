@@ -1,0 +1,58 @@
+"""Names and example sizes of the open axes of a model's inputs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from megengine.core.errors import OptionError, nearest
+from megengine.core.sizes import named
+
+if TYPE_CHECKING:
+    import onnx
+
+# pixels and steps that are tried, as a network may take some sizes only
+SCALES = ((224, 16), (256, 32), (320, 8), (640, 64), (64, 128), (32, 24), (512, 512), (28, 77), (48, 4), (299, 2))
+_ALONG_TIME = re.compile(r"seq|len|time|frame|token|step|past|patch|point|height|width|^[thwls]$", re.IGNORECASE)
+
+
+@dataclass
+class Examples:
+    """Lengths that are given by name, and those that are chosen: 1 for a batch, else pixels or steps."""
+
+    given: dict[str, int]
+    scale: tuple[int, int]
+    names: set[str] = field(default_factory=set)
+    chosen: dict[str, int] = field(default_factory=dict)
+
+    def sizes(self, item: onnx.ValueInfoProto, stated: Sequence[int | None]) -> list[int | None]:
+        """The shape of an input, with open sizes where the file and the caller leave it open."""
+        dims = item.type.tensor_type.shape.dim
+        made = list(stated)
+        for axis, (length, dim) in enumerate(zip(stated, dims, strict=True)):
+            if length is None:
+                name = dim.dim_param or f"{re.sub(r'[^0-9A-Za-z_]+', '_', item.name).strip('_')}_{axis}"
+                self.names.add(name)
+                made[axis] = named(name, self._length(name, axis, len(dims)))
+        return made
+
+    def _length(self, name: str, axis: int, rank: int) -> int:
+        if name in self.given:
+            return int(self.given[name])
+        if name not in self.chosen:
+            is_batch = axis == 0 and not _ALONG_TIME.search(name)
+            self.chosen[name] = 1 if is_batch else self.scale[0 if rank == 4 and axis > 1 else 1]
+        return self.chosen[name]
+
+    def check(self) -> None:
+        """Raises OptionError for a given name that no input has, and for a length below 1."""
+        for name, length in self.given.items():
+            if name not in self.names:
+                known = ", ".join(sorted(self.names)) or "none"
+                raise OptionError(
+                    f"example_sizes: no open axis {name!r}{nearest(name, sorted(self.names))}; the model has {known}"
+                )
+            if int(length) < 1:
+                raise OptionError(f"example_sizes: {name} is {length}; expected at least 1")

@@ -1,0 +1,86 @@
+"""Graphs of ops with open axes: which sizes inputs give, and the graph for one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from megengine.core.errors import MegEngineError, ShapeError
+from megengine.core.sizes import at, is_open, name_of
+from megengine.core.spec import TensorSpec
+from megengine.core.text import one_line
+from megengine.traced_module.editing.checking import specs_of
+from megengine.traced_module.ir.expr import Apply, Expr, Input
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.primitives import assign
+
+Shape = tuple[int, ...]
+
+
+def has_open_axes(graph: InternalGraph) -> bool:
+    """Whether a graph of ops takes inputs of more than one shape."""
+    return not graph.of_calls and any(is_open(node.spec.shape) for node in graph.inputs)
+
+
+def sizes_of(graph: InternalGraph, shapes: Sequence[Shape]) -> dict[str, int]:
+    """The sizes of the open axes for inputs of these shapes. Raises ShapeError for shapes that do not fit."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for node, shape in zip(graph.inputs, shapes, strict=True):
+        what = f"input {node.name!r} of graph {graph.name!r} has shape {tuple(shape)}"
+        if len(shape) != len(node.spec.shape):
+            raise ShapeError(f"{what}; expected {node.spec.shape}")
+        for axis, (length, stated) in enumerate(zip(shape, node.spec.shape, strict=True)):
+            if (name := name_of(stated)) is None:
+                continue
+            where = f"axis {axis} of {node.name!r}"
+            known, place = sizes.setdefault(name, (int(length), where))
+            if known != length:
+                raise ShapeError(f"{what}: axis {axis} ({name}) is {length}; expected {known}, as {place} is")
+    found = {name: length for name, (length, _) in sizes.items()}
+    for node, shape in zip(graph.inputs, shapes, strict=True):
+        for axis, (length, stated) in enumerate(zip(shape, node.spec.shape, strict=True)):
+            if at(stated, found) != length:
+                text = f"{stated} = {at(stated, found)}" if is_open(stated) else str(stated)
+                raise ShapeError(
+                    f"input {node.name!r} of graph {graph.name!r} has shape {tuple(shape)}: axis {axis} is {length}; "
+                    f"expected {text}, as its shape is {node.spec.shape}"
+                )
+    return found
+
+
+def specialised(graph: InternalGraph, shapes: Sequence[Shape]) -> InternalGraph:
+    """A copy of a graph of ops for inputs of these shapes, without open sizes.
+
+    Raises:
+        ShapeError: the graph does not take these shapes; the message names the input or the node, and the sizes.
+    """
+    sizes = sizes_of(graph, shapes)
+    made = graph.clone()
+    if not sizes:
+        return made
+    for expr, before in zip(made.exprs(), graph.exprs(), strict=True):
+        if isinstance(expr, Apply):
+            if is_open(dict(expr.attrs)):
+                assign(made, expr, "_attrs", MappingProxyType(at(dict(expr.attrs), sizes)))
+            try:
+                specs = specs_of(expr, expr.inputs)
+            except MegEngineError as error:
+                raise unfit(before, sizes, error) from error
+            assert specs is not None, expr
+        elif isinstance(expr, Input):
+            specs = [TensorSpec(at(n.spec.shape, sizes), n.spec.dtype, n.spec.device) for n in expr.outputs]
+        else:
+            continue
+        for node, spec in zip(expr.outputs, specs, strict=True):
+            assign(made, node, "_spec", spec)
+    return made
+
+
+def unfit(expr: Expr, sizes: dict[str, int], error: Exception) -> ShapeError:
+    """The error for sizes that an expression of a graph with open axes does not take."""
+    given = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    operands = ", ".join(f"{n.name} {n.spec}" for n in expr.inputs)
+    return ShapeError(
+        one_line(f"node {expr.outputs[0].name!r} ({expr.callee[1]}) does not take inputs with {given}: {error}; ")
+        + one_line(f"its operands are {operands}")
+    )
