@@ -80,8 +80,8 @@ def lengths(shape: Sequence[int]) -> list[int | str]:
 
 
 def shape_text(shape: list[int | str]) -> str:
-    """1x3x224x224."""
-    return "x".join(map(str, shape)) or "scalar"
+    """1x3x224x224, or batch x 3 x height x width."""
+    return (" x " if is_open(shape) or str in map(type, shape) else "x").join(map(str, shape)) or "scalar"
 
 
 @click.command(epilog=examples("inspect net.onnx", "inspect net.tm --calls --find 'conv*' --json"))

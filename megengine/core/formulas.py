@@ -247,6 +247,9 @@ BINARY: dict[type, Callable[[Formula, Formula], Formula]] = {
 
 def sign_of(a: Formula) -> int | None:
     """1 for what is positive at every size, 0 for what is never negative, -1 for what is negative; None if unknown."""
+    alone = dict(a).get((), Fraction(0))
+    if abs(alone) >= _UNBOUNDED:  # what files write for "to the end"
+        return 1 if alone > 0 else -1
     low, high = _least_value(a), _least_value(multiply(a, number_formula(-1)))
     if high is not None and high > 0:
         return -1
@@ -254,13 +257,10 @@ def sign_of(a: Formula) -> int | None:
 
 
 def extreme(name: str, a: Formula, b: Formula) -> Formula:
+    """The largest or least of two formulas: one of them where that is known."""
     for first, other in ((a, b), (b, a)):
-        limit = constant_of(first)
-        if limit is not None and abs(limit) >= _UNBOUNDED:  # what files write for "to the end"
-            return first if (limit > 0) == (name == "largest") else other
-        low = _least_value(add(first, other, -1))
-        if low is not None and low >= 0:
-            return first if name == "largest" else other
+        if (sign := sign_of(add(first, other, -1))) is not None:
+            return first if (sign >= 0) == (name == "largest") else other
         inner = other[0][0][0] if len(other) == 1 and other[0][1] == 1 and len(other[0][0]) == 1 else ""
         if isinstance(inner, tuple) and inner[0] in ("largest", "least") and first in inner[1:]:
             return other if inner[0] == name else first

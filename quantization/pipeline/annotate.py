@@ -18,6 +18,8 @@ from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
+from megengine.traced_module.passes.fold_constants import fold_constants
+from megengine.traced_module.sizes import has_open_axes, specialised
 
 
 @dataclass(slots=True)
@@ -73,6 +75,7 @@ class _Annotator:
         self.groups = {id(g.root): g for g in groups}
         self.members = {id(e): g for g in groups for e in g.inside}
         self.non_negative: set[int] = set()
+        self.not_finite = _not_finite(graph)
 
     def run(self) -> Annotation:
         self._choose_integer_exprs()
@@ -127,6 +130,10 @@ class _Annotator:
     def _why_float(self, expr: Apply) -> str | None:
         if len(expr.outputs) != 1 or not is_float(expr.outputs[0].spec.dtype):
             return f"{expr.op} does not give one float tensor"
+        inside = self.groups[id(expr)].inside if id(expr) in self.groups else ()
+        masks = [n.name for e in (*inside, expr) for n in e.inputs if n.name in self.not_finite]
+        if masks:
+            return f"{expr.op} reads {masks[0]}, which follows from sizes alone and holds NaN or infinity"
         if id(expr) in self.groups:
             group = self.groups[id(expr)]
             reader = group.inside[0] if group.inside else group.root
@@ -311,6 +318,20 @@ class _Annotator:
                     if node.name in sources:
                         continue
                     self.result.edges[node.name] = Shared(out.name, f"concat {out.name} copies integers")
+
+
+def _not_finite(graph: InternalGraph) -> set[str]:
+    """Values that sizes alone decide, such as the mask of a decoder, and that are not finite at the example."""
+    if not has_open_axes(graph):
+        return set()
+    example = specialised(graph, [n.spec.example.shape for n in graph.inputs])
+    fold_constants(example)
+    known = {e.name: e.value.numpy() for e in example.exprs() if isinstance(e, Constant) and is_float(e.output.dtype)}
+    return {
+        n.name
+        for n in graph.nodes()
+        if not isinstance(n.expr, Constant) and n.name in known and not np.isfinite(known[n.name]).all()
+    }
 
 
 _CLAMPED = ("weighted", "product", "add", "pair", "shape")  # kinds whose op applies a clamp

@@ -7,23 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from megengine.core.errors import OptionError, nearest
+from megengine.core.errors import OptionError, ShapeError, nearest
 from megengine.core.sizes import named
 
 if TYPE_CHECKING:
     import onnx
 
-# pixels and steps that are tried, as a network may take some sizes only
-SCALES = ((224, 16), (256, 32), (320, 8), (640, 64), (64, 128), (32, 24), (512, 512), (28, 77), (48, 4), (299, 2))
+# pixels, steps and batch that are tried, as a network may take some sizes only
+SCALES = (
+    *((224, 16, 1), (224, 16, 2), (256, 32, 1), (320, 8, 1), (640, 64, 1), (64, 128, 1), (32, 24, 1), (512, 512, 1)),
+    *((28, 77, 1), (48, 4, 1), (299, 12, 1)),
+)
 _ALONG_TIME = re.compile(r"seq|len|time|frame|token|step|past|patch|point|height|width|^[thwls]$", re.IGNORECASE)
 
 
 @dataclass
 class Examples:
-    """Lengths that are given by name, and those that are chosen: 1 for a batch, else pixels or steps."""
+    """Lengths that are given by name, and those that are chosen: 1 (or 2) for a batch, else pixels or steps."""
 
     given: dict[str, int]
-    scale: tuple[int, int]
+    scale: tuple[int, int, int]
     names: set[str] = field(default_factory=set)
     chosen: dict[str, int] = field(default_factory=dict)
 
@@ -43,8 +46,13 @@ class Examples:
             return int(self.given[name])
         if name not in self.chosen:
             is_batch = axis == 0 and not _ALONG_TIME.search(name)
-            self.chosen[name] = 1 if is_batch else self.scale[0 if rank == 4 and axis > 1 else 1]
+            self.chosen[name] = self.scale[2 if is_batch else 0 if rank == 4 and axis > 1 else 1]
         return self.chosen[name]
+
+    def may_help(self, error: Exception) -> bool:
+        """Whether a network that was refused may be read at other lengths."""
+        about_sizes = isinstance(error.__cause__, ShapeError) or any(name in str(error) for name in self.names)
+        return bool(self.chosen) and about_sizes
 
     def check(self) -> None:
         """Raises OptionError for a given name that no input has, and for a length below 1."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import GraphError
-from megengine.core.formulas import Formula
+from megengine.core.formulas import Formula, sign_of
 from megengine.core.sizes import OpenSize, is_open
 from megengine.dispatch import ONNX_WRITER, get_op
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -119,6 +119,8 @@ class Writer:
             return self.add("Gather", [shape, self.size(axis)], f"{source}_size_{axis}", axis=0)
         operator, *operands = atom
         names = [self._formula(operand) for operand in operands]
+        if operator == "//" and sign_of(operands[0]) in (None, -1):  # Div rounds towards zero
+            names[0] = self.add("Sub", [names[0], self.add("Mod", names, "size_rest")], "size_multiple")
         return self.add({"//": "Div", "largest": "Max", "least": "Min"}[operator], names, "size")
 
     def free(self, name: str) -> str:
