@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import QuantizedDType
 from megengine.kernels.reference.conv import Pairs, out_length, windows
 
 f32 = np.float32
@@ -36,6 +37,17 @@ def cut16(value: Any) -> np.float32:
     """A ratio rounded to 16 significant bits: its product with any 8-bit magnitude is exact in float32."""
     mantissa, exponent = np.frexp(np.float64(value))
     return f32(np.ldexp(np.rint(mantissa * 65536.0), int(exponent) - 16))
+
+
+def ratio(source: QuantizedDType, target: QuantizedDType) -> float:
+    """s_source / s_target with 16 significant bits."""
+    return float(cut16(source.only_scale / target.only_scale))
+
+
+def ends(dtype: QuantizedDType | None) -> dict[str, int]:
+    """Bounds of a result, relative to its zero point; 0 for float32."""
+    lo, hi, zero = (0, 0, 0) if dtype is None else (dtype.qmin, dtype.qmax, dtype.zero_point)
+    return {"lo": lo - zero, "hi": hi - zero}
 
 
 def along(values: Any, axis: int | None, ndim: int) -> np.ndarray:

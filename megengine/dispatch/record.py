@@ -80,8 +80,11 @@ class QuantRule:
             tensors that broadcast; of integer op "qadd" their difference), "pool" (a mean with a scale of its own),
             "softmax", "clamp" (absorbed by what stands before it), "shape" (moves integers, keeps the scale), "concat"
             (its inputs take its scale), "gather" (rows of a constant), "table" (any function of one value) or "part"
-            (the same, but alone it stays in float).
+            (the same, but alone it stays in float). Several ops that are one integer op have the kinds "product" (of
+            two matrices), "norm" and "function".
         integer: the op that computes it on integers, where that is one op.
+        constants: (dtypes of the operands, dtype of the result) -> what `integer` takes beside the op's own attributes:
+            numbers are attributes, arrays further inputs. The range of the result's dtype ends at the clamp behind it.
         weight_axis: output-channel axis of the weight, from the attributes; None if it has none of its own.
         transposed: the weight's first axis counts inputs.
         rows: channels lie along the last axis, not along axis 1.
@@ -93,6 +96,7 @@ class QuantRule:
 
     kind: str
     integer: str = ""
+    constants: Callable[..., Mapping[str, Any]] = field(default=lambda *dtypes: {})
     weight_axis: Callable[[Attrs], int | None] | None = None
     transposed: bool = False
     rows: bool = False
@@ -100,6 +104,41 @@ class QuantRule:
     fixed: QuantizedDType | None = None
     non_negative: str = "never"
     usable: Callable[[Attrs], str | None] = field(default=lambda attrs: None)
+
+    @property
+    def weighted(self) -> bool:
+        """True for layers with weights."""
+        return self.kind == "weighted"
+
+    @property
+    def adds(self) -> bool:
+        """True for the sum of two values, which may become the end of a layer."""
+        return self.kind == "add"
+
+    @property
+    def joins(self) -> bool:
+        """True if integers of several values, on one scale, are copied."""
+        return self.kind == "concat"
+
+    @property
+    def pointwise(self) -> bool:
+        """True if each number comes from one number of each operand."""
+        return self.kind in ("add", "pair", "table", "part", "clamp")
+
+    @property
+    def clamps(self) -> bool:
+        """True if a clamp behind it becomes part of the integer op."""
+        return self.kind in ("weighted", "product", "add", "pair", "function")
+
+    @property
+    def moves(self) -> bool:
+        """True if the op itself, on integers, puts them in other places."""
+        return self.kind in ("shape", "gather")
+
+    @property
+    def takes_constants(self) -> bool:
+        """True if constant operands become integers of their own."""
+        return self.kind in ("product", "add", "pair", "concat", "gather")
 
 
 MOVES_INTEGERS = QuantRule("shape", non_negative="inherit")
@@ -173,7 +212,7 @@ class Op:
     @property
     def weighted(self) -> bool:
         """True for layers with weights: convolutions and matrix products."""
-        return isinstance(self.quant, QuantRule) and self.quant.kind == "weighted"
+        return isinstance(self.quant, QuantRule) and self.quant.weighted
 
     def widens(self, specs: Sequence[TensorSpec]) -> bool:
         """True if some operands are float16 or bfloat16, and float32 computes their results."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import is_float
+from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.errors import DivisionByZeroError, DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
@@ -27,7 +27,7 @@ from megengine.dispatch import (
     public,
     zero_gradient,
 )
-from megengine.kernels.reference import functions
+from megengine.kernels.reference import functions, integer
 from megengine.ops.common import (
     BOOL,
     as_tensor,
@@ -188,20 +188,30 @@ def _mod_vjp(ctx: Any, ct: Tensor) -> tuple:
     return ct, -ct * apply("round", whole)
 
 
-def _pair(op: str) -> QuantRule:
-    return QuantRule("pair", op, non_negative="inherit")
+def _ratios(a: QuantizedDType, b: QuantizedDType, y: QuantizedDType) -> dict[str, float]:
+    return {"ra": integer.ratio(a, y), "rb": integer.ratio(b, y), **integer.ends(y)}
+
+
+def _difference(a: QuantizedDType, b: QuantizedDType, y: QuantizedDType) -> dict[str, float]:
+    return {"ra": integer.ratio(a, y), "rb": -integer.ratio(b, y), **integer.ends(y)}
+
+
+def _factor(a: QuantizedDType, b: QuantizedDType, y: QuantizedDType) -> dict[str, float]:
+    return {"m": float(integer.multiplier(a.scale, b.scale, y.scale)), **integer.ends(y)}
+
+
+def _pair(op: str, constants: Callable[..., dict[str, float]] = _ratios, kind: str = "pair") -> QuantRule:
+    return QuantRule(kind, op, constants, non_negative="inherit")
 
 
 _PART = QuantRule("part")
 
-
 _BOOLEAN = not_differentiable("booleans")
 _INTEGERS = not_differentiable("integers")
-binary(
-    "add", np.add, lambda ctx, ct: (ct, ct), onnx=ONNX_WRITER, quant=QuantRule("add", "qadd", non_negative="inherit")
-)
-binary("sub", np.subtract, lambda ctx, ct: (ct, -ct), onnx="Sub", quant=QuantRule("pair", "qadd"))
-binary("mul", np.multiply, lambda ctx, ct: (ct * ctx.inputs[1], ct * ctx.inputs[0]), onnx="Mul", quant=_pair("qmul"))
+binary("add", np.add, lambda ctx, ct: (ct, ct), onnx=ONNX_WRITER, quant=_pair("qadd", kind="add"))
+binary("sub", np.subtract, lambda ctx, ct: (ct, -ct), onnx="Sub", quant=QuantRule("pair", "qadd", _difference))
+_QMUL = _pair("qmul", _factor)
+binary("mul", np.multiply, lambda ctx, ct: (ct * ctx.inputs[1], ct * ctx.inputs[0]), onnx="Mul", quant=_QMUL)
 binary(
     "div",
     _divide,

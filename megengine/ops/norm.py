@@ -24,7 +24,7 @@ from megengine.dispatch import (
     public,
 )
 from megengine.dispatch.refusal import fits
-from megengine.kernels.reference import functions
+from megengine.kernels.reference import functions, integer
 from megengine.kernels.reference.order import in_order
 from megengine.ops.common import (
     Axes,
@@ -82,7 +82,13 @@ def _samples():
     yield Sample((noise(0, 4),), {"axis": 1})
 
 
-_QSOFTMAX = QuantRule("softmax", "qsoftmax", fixed=quint8(1 / 256), non_negative="always")
+_QSOFTMAX = QuantRule(
+    "softmax",
+    "qsoftmax",
+    lambda x, y: {"table": integer.softmax_table(x.only_scale)},
+    fixed=quint8(1 / 256),
+    non_negative="always",
+)
 
 for _name, _reference, _vjp, _onnx, _quant in (
     ("softmax", _softmax, _softmax_vjp, "Softmax", _QSOFTMAX),

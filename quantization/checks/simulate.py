@@ -1,11 +1,13 @@
 """Float evaluation of integer ops: what fake quantization in float computes, node by node."""
 
+import functools
+import inspect
 from collections.abc import Callable
 
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, known_quantized
-from megengine.dispatch import get_op
+from megengine.dispatch import Op, QuantRule, registry
 from megengine.kernels.reference import integer
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -19,13 +21,13 @@ def simulate(graph: InternalGraph, values: dict[str, np.ndarray]) -> dict[str, f
     """
     steps = {}
     for expr in graph.exprs():
-        if not isinstance(expr, Apply) or expr.op not in SIMULATED:
+        if not isinstance(expr, Apply) or (evaluate := _evaluation(expr.op)) is None:
             continue
         out = expr.outputs[0]
         dtype = out.spec.dtype
         if not isinstance(dtype, QuantizedDType):
             continue
-        y = SIMULATED[expr.op](expr, [values[n.name] for n in expr.inputs])
+        y = evaluate(expr, [values[n.name] for n in expr.inputs])
         q = np.clip(np.rint(y / np.float32(dtype.only_scale)) + dtype.zero_point, *_limits(expr, dtype))
         steps[out.name] = float(np.abs(q - values[out.name].astype(np.float64)).max(initial=0.0))
     return steps
@@ -42,30 +44,38 @@ def _real(expr: Apply, arrays: list[np.ndarray], at: int) -> np.ndarray:
     return integer.dequantize(arrays[at], dtype.scale, dtype.zero_point, dtype.axis)
 
 
-def _reference(op: str, arrays: list[np.ndarray], attrs: dict) -> np.ndarray:
-    return np.asarray(get_op(op).reference(*arrays, **attrs), np.float32)
+def _float_of(integer: str) -> Op | None:
+    """The float op that has an integer op of its own."""
+    rules = ((op, op.quant) for op in registry.values() if isinstance(op.quant, QuantRule) and op.quant.kind != "table")
+    return next((op for op, rule in rules if rule.integer == integer), None)
 
 
-def _layer(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+def _evaluation(op: str) -> Callable[[Apply, list[np.ndarray]], np.ndarray] | None:
+    if op in SIMULATED or (record := _float_of(op)) is None:
+        return SIMULATED.get(op)
+    return functools.partial(_layer if record.weighted else _alike, record)
+
+
+def _reference(op: Op, expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+    """The float op on real values, with those of the attributes that it has."""
+    attrs = {k: v for k, v in expr.attrs.items() if k in inspect.signature(op.infer).parameters}
+    return np.asarray(op.reference(*arrays, **attrs), np.float32)
+
+
+def _layer(op: Op, expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
     """Float layer on real values, plus the bias that b and B stand for, plus the residual."""
     x, w = _real(expr, arrays, 0), _real(expr, arrays, 1)
     data, weight, out = (n.spec.dtype for n in (expr.inputs[0], expr.inputs[1], expr.outputs[0]))
     s_w = np.broadcast_to(np.asarray(weight.scale, np.float32), (len(w),))
     bias = arrays[2].astype(np.float64) * data.scale * s_w + arrays[4].astype(np.float64) * out.scale
-    if expr.op == "qlinear":
-        y = np.matmul(x, w.T) + bias.astype(np.float32)
-    else:
-        window = {k: expr.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
-        y = _reference("conv2d", [x, w], window) + bias.astype(np.float32).reshape(-1, 1, 1)
+    y = np.matmul(x, w.T) if op.rows else _reference(op, expr, [x, w])
+    y = y + bias.astype(np.float32).reshape(-1 if op.rows else (-1, 1, 1))
     return y + _real(expr, arrays, 5) if len(arrays) > 5 else y
 
 
-def _float_op(name: str) -> Callable[[Apply, list[np.ndarray]], np.ndarray]:
-    def evaluate(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
-        attrs = {k: v for k, v in expr.attrs.items() if k != "dtype"}
-        return _reference(name, [_real(expr, arrays, 0)], attrs)
-
-    return evaluate
+def _alike(op: Op, expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+    stored = [i for i, node in enumerate(expr.inputs) if isinstance(node.spec.dtype, QuantizedDType)]
+    return _reference(op, expr, [_real(expr, arrays, i) for i in stored])
 
 
 def _sum(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
@@ -77,8 +87,9 @@ def _product(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
     """The product of real values; m also holds a constant factor."""
     data, out = [n.spec.dtype for n in expr.inputs], known_quantized(expr.outputs[0].spec.dtype)
     factor = np.float32(expr.attrs["m"] * out.only_scale / (data[0].scale * data[1].scale))
-    attrs = {k: expr.attrs[k] for k in ("transpose_a", "transpose_b")}
-    return _reference("matmul", [_real(expr, arrays, i) for i in range(2)], attrs) * factor
+    product = _float_of("qlinear")
+    assert product is not None
+    return _alike(product, expr, arrays) * factor
 
 
 def _norm(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
@@ -90,17 +101,10 @@ def _norm(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
     return y * (arrays[1] * np.float32(out.only_scale)) + arrays[2] * np.float32(out.only_scale)
 
 
+# integer ops that are more than the float op with the same attributes
 SIMULATED: dict[str, Callable[[Apply, list[np.ndarray]], np.ndarray]] = {
-    "qconv2d": _layer,
-    "qlinear": _layer,
     "qadd": _sum,
     "qmatmul": _product,
-    "qmaximum": lambda expr, arrays: np.maximum(_real(expr, arrays, 0), _real(expr, arrays, 1)),
-    "qminimum": lambda expr, arrays: np.minimum(_real(expr, arrays, 0), _real(expr, arrays, 1)),
-    "qsoftmax": lambda expr, arrays: _reference("softmax", [_real(expr, arrays, 0)], {"axis": expr.attrs["axis"]}),
     "qnorm": _norm,
-    "qmul": lambda expr, arrays: _real(expr, arrays, 0) * _real(expr, arrays, 1),
     "requantize": lambda expr, arrays: _real(expr, arrays, 0),
-    "qmean": _float_op("mean"),
-    "qavg_pool2d": _float_op("avg_pool2d"),
 }

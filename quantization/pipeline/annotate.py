@@ -8,10 +8,11 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.errors import OptionError
 from megengine.core.text import counted
+from megengine.dispatch import QuantRule
 from megengine.quantization.pipeline.config import Layer, QuantConfig, select
 from megengine.quantization.pipeline.groups import groups_of, is_arithmetic
 from megengine.quantization.pipeline.match import is_bias, mean_over_picture
-from megengine.quantization.pipeline.rules import clamp_of, rule_of
+from megengine.quantization.pipeline.rules import NO_RULE, clamp_of, rule_of
 from megengine.quantization.pipeline.spec import Fixed, Plain, QSpec, Shared, Weight
 from megengine.quantization.ranges import RangeMethod, TensorStatistics, activation_dtype
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
@@ -90,8 +91,8 @@ class _Annotator:
             if id(expr) not in self.integer:
                 continue
             self._note_operands(expr)
-            rule = rule_of(expr.op)
-            if self._kind(expr) == "weighted" and rule is not None and rule.weight_axis is not None:
+            rule = self._rule(expr)
+            if rule.weighted and rule.weight_axis is not None:
                 axis = rule.weight_axis(expr.attrs) if self.config.weights == "per_channel" else None
                 self.result.weights[expr.outputs[0].name] = Weight(axis, self.config.weight_method, "layer weight")
         self._share_through_concat()
@@ -112,12 +113,14 @@ class _Annotator:
             else:
                 self.result.floating.update(dict.fromkeys(names, reason))
 
-    def _kind(self, expr: Expr) -> str:
-        """What an op is to integers: the kind of its group, or of its rule."""
+    def _rule(self, expr: Expr) -> QuantRule:
+        """What an op is to integers: the rule of its group, or its own."""
         if id(expr) in self.groups:
-            return self.groups[id(expr)].kind
-        rule = rule_of(expr.op) if isinstance(expr, Apply) and id(expr) not in self.members else None
-        return rule.kind if rule is not None else ""
+            return self.groups[id(expr)].rule
+        return (rule_of(expr.op) if isinstance(expr, Apply) and id(expr) not in self.members else None) or NO_RULE
+
+    def _kind(self, expr: Expr) -> str:
+        return self._rule(expr).kind
 
     def _data(self, expr: Apply) -> tuple[TensorNode, ...]:
         """Inputs that carry data (not weights, biases and indices)."""
@@ -139,7 +142,7 @@ class _Annotator:
             reader = group.inside[0] if group.inside else group.root
             if any(not is_float(n.dtype) for n in group.data):
                 return f"{group.root.op} has operands that are not float"
-            if group.kind == "product":
+            if group.rule.kind == "product":
                 depth = reader.inputs[0].shape[-2 if reader.attrs["transpose_a"] else -1]
                 if depth * 255 * 255 >= 2**31:
                     return f"sums of {counted(depth, 'product')} may not fit int32"
@@ -156,9 +159,9 @@ class _Annotator:
             return _why_constants_float(expr) if rows else f"{expr.op} of a computed value"
         if any(not is_float(n.spec.dtype) for n in expr.inputs):
             return f"{expr.op} has operands that are not float"
-        if rule.kind == "weighted":
+        if rule.weighted:
             return None if not constant[0] and all(constant[1:]) else f"{expr.op} has no constant weight"
-        if rule.kind in _WITH_CONSTANTS:
+        if rule.takes_constants:
             return None if is_bias(expr) else _why_constants_float(expr)
         return f"{expr.op} has a constant operand" if any(constant) else None
 
@@ -172,7 +175,7 @@ class _Annotator:
             if id(expr) not in self.integer or self._used(expr.output):
                 continue
             kind = self._kind(expr)
-            moves = kind in ("clamp", "shape", "concat") and not self._feeds_from_layer(expr)
+            moves = (kind in ("clamp", "shape") or self._rule(expr).joins) and not self._feeds_from_layer(expr)
             if moves or kind in ("softmax", "norm", "gather") or (kind == "function" and is_arithmetic(expr)):
                 self._leave(expr, "no integer layer stands after it")
 
@@ -209,9 +212,10 @@ class _Annotator:
             for one in self.groups[id(expr)].inside if id(expr) in self.groups else ():
                 self._inside(one.output, f"it is part of {expr.outputs[0].name}")
             if kind == "clamp" and self._sole(expr.inputs[0], expr):
-                if self._kind(expr.inputs[0].expr) in _CLAMPED:
+                before = self._rule(expr.inputs[0].expr)
+                if before.clamps or before.kind == "shape":
                     self._inside(expr.inputs[0], f"{expr.op} of {expr.outputs[0].name} clamps it in the same kernel")
-            elif kind == "add":
+            elif self._rule(expr).adds:
                 self._inside_add(expr)
 
     def _inside_add(self, expr: Apply) -> None:
@@ -281,8 +285,8 @@ class _Annotator:
 
     def _note_operands(self, expr: Apply) -> None:
         """Constants that are quantized like edges: operands of sums, products, concatenations, tables of rows."""
-        kind = self._kind(expr)
-        if kind not in _WITH_CONSTANTS or is_bias(expr):
+        rule = self._rule(expr)
+        if not rule.takes_constants or is_bias(expr):
             return
         group = self.groups.get(id(expr))
         reader = group.inside[0] if group is not None and group.inside else expr
@@ -290,7 +294,7 @@ class _Annotator:
             if not isinstance(node.expr, Constant) or not is_float(node.dtype):
                 continue
             name = reader.outputs[0].name
-            if kind == "concat":
+            if rule.joins:
                 spec: QSpec = Shared(expr.outputs[0].name, f"concat {name} copies integers")
             else:
                 spec = Fixed(self._own_dtype(reader, at), f"constant of {name}")
@@ -305,7 +309,7 @@ class _Annotator:
     def _share_through_concat(self) -> None:
         """Inputs of a concat that nothing else reads take its scale, so that concat only copies."""
         for expr in reversed(self.exprs):
-            if id(expr) not in self.integer or self._kind(expr) != "concat":
+            if id(expr) not in self.integer or not self._rule(expr).joins:
                 continue
             out = expr.outputs[0]
             mine = self.result.edges.get(out.name)
@@ -332,10 +336,6 @@ def _not_finite(graph: InternalGraph) -> set[str]:
         for n in graph.nodes()
         if not isinstance(n.expr, Constant) and n.name in known and not np.isfinite(known[n.name]).all()
     }
-
-
-_CLAMPED = ("weighted", "product", "add", "pair", "shape")  # kinds whose op applies a clamp
-_WITH_CONSTANTS = ("product", "add", "pair", "concat", "gather")
 
 
 def _why_constants_float(expr: Apply) -> str | None:

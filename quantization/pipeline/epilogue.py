@@ -30,11 +30,6 @@ def bounds(dtype: QuantizedDType, clamp: tuple[float | None, float | None] = (No
     return min(lo, hi), hi
 
 
-def ratio(source: QuantizedDType, target: QuantizedDType) -> float:
-    """s_source / s_target with 16 significant bits."""
-    return float(integer.cut16(source.only_scale / target.only_scale))
-
-
 def epilogue(
     name: str,
     weight: np.ndarray,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import QuantizedDType
+from megengine.dispatch import QuantRule, apply
+from megengine.kernels.reference.integer import ends, multiplier
 from megengine.quantization.pipeline.match import is_bias, is_product
-from megengine.quantization.pipeline.rules import rule_of
+from megengine.quantization.pipeline.rules import NO_RULE, rule_of
+from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
@@ -21,18 +26,18 @@ class Group:
     """Ops between `data` and the result of `root`, whose values nothing else reads.
 
     Args:
-        kind: "norm", "function" or "product".
+        rule: its kind, "norm", "function" or "product", and the integer op.
         root: the last op.
         data: the computed values that the first ops read.
         inside: all ops but the root.
-        facts: what the integer op needs to know: `Norm` of a norm, the factor of a product.
+        attrs: attributes of the integer op beside the constants of its rule.
     """
 
-    kind: str
+    rule: QuantRule
     root: Apply
     data: tuple[TensorNode, ...]
     inside: tuple[Apply, ...]
-    facts: Any = None
+    attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,11 @@ class Norm:
     centred: bool
     gamma: np.ndarray
     beta: np.ndarray
+
+    def constants(self, x: QuantizedDType, y: QuantizedDType) -> dict[str, Any]:
+        """What the integer op takes for these dtypes."""
+        gain, bias = ((v / np.float64(y.only_scale)).astype(np.float32) for v in (self.gamma, self.beta))
+        return {"G": gain, "B": bias, "axes": self.axes, "E": self.eps / x.only_scale**2, "centred": self.centred}
 
 
 def group_of(node: TensorNode, *, part: bool = False) -> Group | None:
@@ -90,7 +100,7 @@ def _norm(root: Apply) -> Group | None:
             continue
         inside = _between(root, {id(found[_X])})
         if inside is not None:
-            return Group("norm", root, (found[_X],), inside, facts)
+            return Group(QuantRule("norm", "qnorm", facts.constants), root, (found[_X],), inside)
     return None
 
 
@@ -132,21 +142,32 @@ def _along_row(found: Match, part: Pattern, neutral: float, tail: tuple[int, ...
 
 _FACTOR = const().where(lambda node: node.spec.size == 1)
 _PRODUCT = call("matmul", any_(), any_()).where(lambda node: is_product(node.expr))
-_SCALED = call("mul", _PRODUCT, _FACTOR) | call("div", _PRODUCT, _FACTOR)
+_DIVIDED = call("div", _PRODUCT, _FACTOR)
+_SCALED = call("mul", _PRODUCT, _FACTOR) | _DIVIDED
 
 
 def _product(root: Apply) -> Group | None:
     if is_product(root):
-        return Group("product", root, _computed(root), (), 1.0)
+        return Group(_product_rule(1.0), root, _computed(root), (), root.attrs)
     found = match(_SCALED, root.output)
     if found is None or len(found[_PRODUCT].users) != 1 or _is_output(found[_PRODUCT]):
         return None
     factor = float(np.asarray(constant_value(found[_FACTOR])).reshape(()))
-    factor = 1 / factor if root.op == "div" and factor else factor
+    factor = 1 / factor if _DIVIDED in found and factor else factor
     if not 0 < factor < np.inf or root.output.shape != found[_PRODUCT].shape:
         return None
     inner = found.expr(_PRODUCT)
-    return Group("product", root, _computed(inner), (inner,), factor)
+    return Group(_product_rule(factor), root, _computed(inner), (inner,), inner.attrs)
+
+
+def _product_rule(factor: float) -> QuantRule:
+    """A product of two tensors; its factor goes into the multiplier."""
+
+    def constants(a: QuantizedDType, b: QuantizedDType, y: QuantizedDType | None) -> dict[str, float]:
+        s_a = np.float32(a.only_scale * factor)
+        return {"m": float(multiplier(s_a, b.scale, 1.0 if y is None else y.scale)), **ends(y)}
+
+    return QuantRule("product", "qmatmul", constants)
 
 
 # ---------------------------------------------------------------- functions of one value
@@ -154,16 +175,14 @@ def _product(root: Apply) -> Group | None:
 
 def is_arithmetic(expr: Apply) -> bool:
     """True for a sum, a quotient and the like of two numbers each."""
-    return len(expr.inputs) == 2 and _kind(expr) in ("add", "pair", "part")
+    return len(expr.inputs) == 2 and _rule(expr).pointwise
 
 
 def _pointwise(expr: Any) -> bool:
     """True for an op that computes each number from one number of each computed operand."""
-    if not isinstance(expr, Apply) or is_bias(expr) or len(expr.outputs) != 1:
+    if not isinstance(expr, Apply) or not _rule(expr).pointwise or is_bias(expr) or len(expr.outputs) != 1:
         return False
-    if is_arithmetic(expr):
-        return all(n.spec.size == 1 for n in expr.inputs if isinstance(n.expr, Constant))
-    return _kind(expr) in ("table", "part", "clamp")
+    return not is_arithmetic(expr) or all(n.spec.size == 1 for n in expr.inputs if isinstance(n.expr, Constant))
 
 
 def _function(root: Apply, *, part: bool) -> Group | None:
@@ -183,10 +202,21 @@ def _function(root: Apply, *, part: bool) -> Group | None:
     if chosen is None:
         return None
     data, exprs = chosen
-    kinds = {_kind(e) for e in exprs.values()}
+    kinds = {_rule(e).kind for e in exprs.values()}
     if kinds == {"clamp"} or (kinds == {"part"} and len(exprs) == 1 and not part):
         return None
-    return Group("function", root, data, tuple(e for e in exprs.values() if e is not root))
+    group = Group(QuantRule("function", "qtable"), root, data, tuple(e for e in exprs.values() if e is not root))
+    return replace(group, rule=replace(group.rule, constants=functools.partial(_table, group)))
+
+
+def _table(group: Group, source: QuantizedDType, target: QuantizedDType) -> dict[str, np.ndarray]:
+    """The 256 outputs of `quantize(function(dequantize(q)))` for every stored integer q, smallest first."""
+    q = np.arange(256) + np.iinfo(source.storage).min
+    x = ((q - source.zero_point) * np.float64(source.only_scale)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        y = evaluate(group, x) / np.float32(target.only_scale)
+    y = np.fmin(np.fmax(y, target.qmin - target.zero_point), target.qmax - target.zero_point)
+    return {"table": (np.rint(y) + target.zero_point).astype(target.storage)}
 
 
 def _joins(node: TensorNode, exprs: dict[int, Apply]) -> bool:
@@ -194,12 +224,11 @@ def _joins(node: TensorNode, exprs: dict[int, Apply]) -> bool:
     if not _pointwise(node.expr) or _is_output(node) or any(id(u) not in exprs for u in node.users):
         return False
     source = node.expr.inputs[0].expr
-    return _kind(node.expr) != "clamp" or _kind(source) not in ("weighted", "add", "pair")
+    return _rule(node.expr).clamp is None or not _rule(source).clamps
 
 
-def _kind(expr: Any) -> str:
-    rule = rule_of(expr.op) if isinstance(expr, Apply) else None
-    return rule.kind if rule is not None else ""
+def _rule(expr: Any) -> QuantRule:
+    return (rule_of(expr.op) if isinstance(expr, Apply) else None) or NO_RULE
 
 
 # ---------------------------------------------------------------- graphs
@@ -228,8 +257,8 @@ def _between(root: Any, ends: set[int]) -> tuple[Apply, ...] | None:
     return tuple(exprs.values()) if private else None
 
 
-def evaluate(group: Group, x: np.ndarray, run: Callable[..., np.ndarray]) -> np.ndarray:
-    """The function of a group at x [n]; `run(expr, arrays)` computes one op."""
+def evaluate(group: Group, x: np.ndarray) -> np.ndarray:
+    """The function of a group at x [n]."""
     values: dict[int, np.ndarray] = {id(group.data[0]): x}
 
     def value(node: TensorNode) -> np.ndarray:
@@ -237,7 +266,8 @@ def evaluate(group: Group, x: np.ndarray, run: Callable[..., np.ndarray]) -> np.
             return np.asarray(constant_value(node)).reshape(1)
         if id(node) not in values:
             assert isinstance(node.expr, Apply), "a function is made of ops"
-            values[id(node)] = run(node.expr, [value(n) for n in node.expr.inputs])
+            operands = [Tensor(value(n)) for n in node.expr.inputs]
+            values[id(node)] = apply(node.expr.op, *operands, **node.expr.attrs).numpy().astype(np.float32)
         return values[id(node)]
 
     return np.broadcast_to(value(group.root.output), x.shape)

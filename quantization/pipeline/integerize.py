@@ -1,20 +1,22 @@
 """integerize: chains between dequantize and quantize become integer ops; what has no rule stays in float."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, qint8
 from megengine.core.errors import QuantizationError
 from megengine.core.sizes import is_open
-from megengine.dispatch import apply
-from megengine.kernels.reference.integer import multiplier, softmax_table
+from megengine.dispatch import QuantRule
+from megengine.kernels.reference.integer import ratio
 from megengine.quantization.modules import Product, accumulator_weight, first_axis, transposed_steps
-from megengine.quantization.pipeline.epilogue import bounds, epilogue, ratio
-from megengine.quantization.pipeline.groups import Group, evaluate, group_of
+from megengine.quantization.pipeline.epilogue import bounds, epilogue
+from megengine.quantization.pipeline.groups import group_of
 from megengine.quantization.pipeline.match import (
+    Clamp,
     LayerMatch,
     Stored,
     is_product,
@@ -32,7 +34,6 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
 
-Clamp = tuple[float | None, float | None]
 Replaced = tuple[TensorNode, TensorNode] | None  # a value, and the one in its place
 
 
@@ -161,84 +162,38 @@ def _rows_first(match: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
     return w, dtype
 
 
-def _pair(site: Site) -> TensorNode | None:
-    a, r = (stored(n) for n in site.value.expr.inputs)
-    if a is None or r is None:
-        return None
-    lo, hi = bounds(site.target, site.clamp)
-    clamp = {"lo": lo, "hi": hi, "dtype": site.dtype}
-    rule = rule_of(site.value.expr.op)
-    assert rule is not None, f"{site.value.expr.op} has no rule"
-    if rule.integer == "qmul":
-        m = float(multiplier(a.dtype.scale, r.dtype.scale, site.target.scale))
-        return site.emit(rule.integer, a.node, r.node, m=m, **clamp)
-    ra, rb = ratio(a.dtype, site.target), ratio(r.dtype, site.target)
-    difference = rule.integer == "qadd" and rule.kind == "pair"
-    return site.emit(rule.integer, a.node, r.node, ra=ra, rb=-rb if difference else rb, **clamp)
-
-
 def _from_op(site: Site) -> TensorNode | None:
     """What the rule of the op says, then a change of scale where one is needed."""
     direct = stored(site.value)
     if direct is not None:
         return _rescale(site, direct)
     if (group := group_of(site.value, part=True)) is not None:
-        return _GROUP_BUILDERS[group.kind](site, group)
+        return _emit(site, group.rule, group.data, group.attrs)
     expr = site.value.expr
-    rule = rule_of(expr.op) if isinstance(expr, Apply) else None
-    build = _BUILDERS.get(rule.kind) if rule is not None else None
-    return build(site) if build is not None else None
-
-
-def _emit_product(site: Site, group: Group) -> TensorNode | None:
-    """A product of two tensors; its factor goes into the multiplier."""
-    expr = group.inside[0] if group.inside else group.root
-    a, r = map(stored, expr.inputs)
-    if a is None or r is None:
+    if not isinstance(expr, Apply) or (rule := rule_of(expr.op)) is None:
         return None
-    s_a = np.float32(a.dtype.only_scale * group.facts)
-    m = float(multiplier(s_a, r.dtype.scale, 1.0 if site.dtype is None else site.dtype.scale))
-    lo, hi = (0, 0) if site.dtype is None else bounds(site.dtype, site.clamp)
-    dtype = "float32" if site.dtype is None else site.dtype
-    return site.emit("qmatmul", a.node, r.node, **expr.attrs, m=m, lo=lo, hi=hi, dtype=dtype)
+    if rule.joins:
+        return _join(site, expr)
+    if rule.integer and rule.kind not in ("weighted", "table"):
+        return _emit(site, rule, expr.inputs, expr.attrs)
+    moved = _moved(site, site.value)
+    return None if moved is None else _rescale(site, Stored(moved))
 
 
-def _normalize(site: Site, group: Group) -> TensorNode | None:
-    source, norm = stored(group.data[0]), group.facts
-    if source is None or site.clamp != (None, None):
+def _emit(site: Site, rule: QuantRule, operands: Sequence[TensorNode], attrs: Mapping[str, Any]) -> TensorNode | None:
+    """The integer op of a rule; None where an operand is not stored as integers, or a clamp cannot be part of it."""
+    sources = [found for node in operands if (found := stored(node)) is not None]
+    if len(sources) < len(operands) or (site.clamp != (None, None) and not rule.clamps):
         return None
-    gain, bias = (
-        site.constant((value / np.float64(site.target.only_scale)).astype(np.float32), label)
-        for value, label in ((norm.gamma, "G"), (norm.beta, "B"))
-    )
-    shift = norm.eps / source.dtype.only_scale**2
-    return site.emit("qnorm", source.node, gain, bias, axes=norm.axes, E=shift, centred=norm.centred, dtype=site.dtype)
-
-
-def _function(site: Site, group: Group) -> TensorNode | None:
-    source = stored(group.data[0])
-    if source is None:
-        return None
-    table = function_table(group, source.dtype, site.target, site.clamp)
-    return site.emit("qtable", source.node, site.constant(table, "table"), dtype=site.dtype)
-
-
-def _softmax(site: Site) -> TensorNode | None:
-    expr = site.value.expr
-    source = stored(expr.inputs[0])
-    if source is None or site.clamp != (None, None):
-        return None
-    table = site.constant(softmax_table(source.dtype.only_scale), "table")
-    return site.emit("qsoftmax", source.node, table, axis=expr.attrs["axis"], dtype=site.dtype)
-
-
-def _gather(site: Site) -> TensorNode | None:
-    """Rows of a constant, which has the dtype of the result."""
-    expr = site.value.expr
-    table = stored(expr.inputs[0])
-    if table is None:
-        return None
-    return _rescale(site, Stored(site.emit(expr.op, table.node, *expr.inputs[1:], **expr.attrs, label="rows")))
+    dtype = site.dtype
+    if dtype is not None:
+        lo, hi = bounds(dtype, site.clamp)
+        dtype = replace(dtype, qmin=lo + dtype.zero_point, qmax=hi + dtype.zero_point)
+    constants = rule.constants(*(source.dtype for source in sources), dtype)
+    arrays = {name: value for name, value in constants.items() if isinstance(value, np.ndarray)}
+    inputs = [source.node for source in sources] + [site.constant(value, name) for name, value in arrays.items()]
+    numbers = {name: value for name, value in constants.items() if name not in arrays}
+    return site.emit(rule.integer, *inputs, **attrs, **numbers, dtype=site.dtype or "float32")
 
 
 def _rescale(site: Site, value: Stored) -> TensorNode:
@@ -250,19 +205,6 @@ def _rescale(site: Site, value: Stored) -> TensorNode:
     )
 
 
-def _pool(site: Site) -> TensorNode | None:
-    expr = site.value.expr
-    source, rule = stored(expr.inputs[0]), rule_of(expr.op)
-    if source is None or rule is None or site.clamp != (None, None):
-        return None
-    return site.emit(rule.integer, source.node, **expr.attrs, dtype=site.dtype)
-
-
-def _shape(site: Site) -> TensorNode | None:
-    moved = _moved(site, site.value)
-    return None if moved is None else _rescale(site, Stored(moved))
-
-
 def _moved(site: Site, node: TensorNode) -> TensorNode | None:
     """The integers of a node reached through ops that only move them."""
     direct = stored(node)
@@ -270,49 +212,18 @@ def _moved(site: Site, node: TensorNode) -> TensorNode | None:
         return direct.node
     expr = node.expr
     rule = rule_of(expr.op) if isinstance(expr, Apply) else None
-    if rule is None or rule.kind != "shape" or rule.usable(expr.attrs) is not None:
+    if rule is None or not rule.moves or rule.usable(expr.attrs) is not None:
         return None
-    source = _moved(site, expr.inputs[0])
-    return None if source is None else site.emit(expr.op, source, **expr.attrs)
+    source, *places = _moved(site, expr.inputs[0]), *expr.inputs[1:]
+    return None if source is None else site.emit(expr.op, source, *places, **expr.attrs)
 
 
-def _concat(site: Site) -> TensorNode | None:
-    expr = site.value.expr
+def _join(site: Site, expr: Apply) -> TensorNode | None:
     parts = [_moved(site, n) for n in expr.inputs]
     if any(p is None for p in parts) or site.clamp != (None, None):
         return None
     same = [_rescale(site, Stored(p)) for p in parts if p is not None]
-    return site.emit("concat", *same, **expr.attrs)
-
-
-def function_table(group: Group, source: QuantizedDType, target: QuantizedDType, clamp: Clamp) -> np.ndarray:
-    """The 256 outputs of `quantize(function(dequantize(q)))` for every stored integer q, smallest first."""
-    q = np.arange(256) + np.iinfo(source.storage).min
-    x = ((q - source.zero_point) * np.float64(source.only_scale)).astype(np.float32)
-
-    def run(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
-        return apply(expr.op, *map(Tensor, arrays), **expr.attrs).numpy().astype(np.float32)
-
-    with np.errstate(all="ignore"):
-        y = evaluate(group, x, run) / np.float32(target.only_scale)
-    lo, hi = bounds(target, clamp)
-    return (np.rint(np.fmin(np.fmax(y, lo), hi)) + target.zero_point).astype(target.storage)
-
-
-_BUILDERS: dict[str, Callable[[Site], TensorNode | None]] = {
-    "add": _pair,
-    "pair": _pair,
-    "pool": _pool,
-    "softmax": _softmax,
-    "shape": _shape,
-    "concat": _concat,
-    "gather": _gather,
-}
-_GROUP_BUILDERS: dict[str, Callable[[Site, Group], TensorNode | None]] = {
-    "product": _emit_product,
-    "norm": _normalize,
-    "function": _function,
-}
+    return site.emit(expr.op, *same, **expr.attrs)
 
 
 def _float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
@@ -328,10 +239,11 @@ def _float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
 def _float_product(g: InternalGraph, expr: Apply) -> Replaced:
     """A product of two tensors of integers whose result, with its factor, is wanted in float."""
     ends = (*(u.outputs[0] for u in expr.output.users[:1]), expr.output)
-    groups = [one for one in map(group_of, ends) if one is not None and one.kind == "product"]
+    groups = [one for one in map(group_of, ends) if one is not None and one.rule.kind == "product"]
     group = next(one for one in groups if expr in (one.root, *one.inside))
     out = group.root.output
-    product = _emit_product(Site(g, group.root, out, out, (None, None), None, False), group)
+    site = Site(g, group.root, out, out, (None, None), None, False)
+    product = _emit(site, group.rule, group.data, group.attrs)
     return None if product is None else (out, product)
 
 

@@ -13,6 +13,8 @@ from megengine.traced_module.passes import constant_value
 from megengine.traced_module.passes.linear import BIAS, BIASED, PRODUCT
 from megengine.traced_module.patterns import any_, call, match
 
+Clamp = tuple[float | None, float | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -56,8 +58,10 @@ def has_matrix(expr: Apply) -> bool:
 
 def is_bias(expr: Any) -> bool:
     """True for the addition of a constant bias to a linear layer."""
-    found = match(BIASED, expr.output) if isinstance(expr, Apply) and len(expr.outputs) == 1 else None
-    return found is not None and has_matrix(found.expr(PRODUCT)) and found[BIAS].shape == expr.output.shape[-1:]
+    if not isinstance(expr, Apply) or not (rule := rule_of(expr.op)) or not rule.adds:
+        return False
+    found = match(BIASED, expr.output)
+    return found is not None and has_matrix(found.expr(PRODUCT)) and found[BIAS].shape == found[PRODUCT].shape[-1:]
 
 
 def mean_over_picture(expr: Expr | None) -> bool:
@@ -94,7 +98,7 @@ def layer_with_residual(node: TensorNode) -> LayerMatch | None:
     return branch if branch is None or found is None else replace(branch, residual=stored(found[_INTEGERS]))
 
 
-def strip_clamps(node: TensorNode) -> tuple[TensorNode, tuple[float | None, float | None]]:
+def strip_clamps(node: TensorNode) -> tuple[TensorNode, Clamp]:
     """The node before relu, relu6 or clip, and the real bounds they put together."""
     lo: float | None = None
     hi: float | None = None

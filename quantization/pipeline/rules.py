@@ -3,6 +3,8 @@
 from megengine.dispatch import QuantRule, registry
 from megengine.dispatch.record import Attrs
 
+NO_RULE = QuantRule("")
+
 
 def rule_of(op: str) -> QuantRule | None:
     """The rule of an op, or None: the op stays in float."""
