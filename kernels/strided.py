@@ -20,7 +20,6 @@ from megengine.kernels import _core
 from megengine.kernels.kernel import StepKernel
 from megengine.kernels.problem import Problem
 
-BINARY = ("add", "sub", "mul", "div")  # in the order of the native enumeration
 _MOST_MOVES = 4096  # beyond, the walk over the moves dominates
 
 
@@ -219,8 +218,7 @@ def flat_step(problem: Problem) -> Any:
         return MOVES[problem.op][1](problem, _dense)
     out = problem.outputs[0]
     a, b = (_place(i, s, _dense, lambda x: np.broadcast_to(x, out.shape)) for i, s in enumerate(problem.inputs))
-    kind = BINARY.index(problem.op)
-    return _core.broadcast_step(kind, list(out.shape), list(_dense(out)), list(a.strides), list(b.strides))
+    return _core.broadcast_step(problem.op, list(out.shape), list(_dense(out)), list(a.strides), list(b.strides))
 
 
 def _move(op: str) -> StepKernel:

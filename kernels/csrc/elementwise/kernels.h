@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 
+#include "common/names.h"
+
 namespace mge {
 
 // In the order of kTypeNames, which are NumPy's. The two of 16 bits are only converted.
@@ -24,48 +26,44 @@ inline constexpr std::array kTypeNames{"bool",  "int8",    "uint8",   "int16",  
                                        "int64", "float32", "float64", "float16", "bfloat16"};
 inline constexpr std::array<std::int64_t, 11> kTypeSizes{1, 1, 1, 2, 2, 4, 8, 4, 8, 2, 2};
 
-// In the order of kOperationNames: ops, by their names.
-enum class Operation {
-    kAdd,
-    kSub,
-    kMul,
-    kDiv,
-    kMaximum,
-    kMinimum,
-    kEqual,
-    kNotEqual,
-    kLess,
-    kLessEqual,
-    kGreater,
-    kGreaterEqual,
-    kLogicalAnd,
-    kLogicalOr,
-    kLogicalXor,
-    kLogicalNot,
-    kWhere,
-    kCast,
-    kClip,
-    kNeg,
-    kAbs,
-    kSquare,
-    kSign,
-    kFloor,
-    kCeil,
-    kRound,
-    kRelu,
-    kRelu6,
-    kPow,
-    kRoundEven,
-    kBitwiseAnd,
-    kBitwiseOr,
-    kBitwiseXor
-};
-inline constexpr std::array kOperationNames{
-    "add",         "sub",         "mul",         "div",        "maximum",       "minimum",     "equal",
-    "not_equal",   "less",        "less_equal",  "greater",    "greater_equal", "logical_and", "logical_or",
-    "logical_xor", "logical_not", "where",       "cast",       "clip",          "neg",         "abs",
-    "square",      "sign",        "floor",       "ceil",       "round",         "relu",        "relu6",
-    "pow",         "round_even",  "bitwise_and", "bitwise_or", "bitwise_xor"};
+// Ops of elementwise programs, by their names.
+#define MGE_OPERATIONS(X)             \
+    X(kAdd, "add")                    \
+    X(kSub, "sub")                    \
+    X(kMul, "mul")                    \
+    X(kDiv, "div")                    \
+    X(kMaximum, "maximum")            \
+    X(kMinimum, "minimum")            \
+    X(kEqual, "equal")                \
+    X(kNotEqual, "not_equal")         \
+    X(kLess, "less")                  \
+    X(kLessEqual, "less_equal")       \
+    X(kGreater, "greater")            \
+    X(kGreaterEqual, "greater_equal") \
+    X(kLogicalAnd, "logical_and")     \
+    X(kLogicalOr, "logical_or")       \
+    X(kLogicalXor, "logical_xor")     \
+    X(kLogicalNot, "logical_not")     \
+    X(kWhere, "where")                \
+    X(kCast, "cast")                  \
+    X(kClip, "clip")                  \
+    X(kNeg, "neg")                    \
+    X(kAbs, "abs")                    \
+    X(kSquare, "square")              \
+    X(kSign, "sign")                  \
+    X(kFloor, "floor")                \
+    X(kCeil, "ceil")                  \
+    X(kRound, "round")                \
+    X(kRelu, "relu")                  \
+    X(kRelu6, "relu6")                \
+    X(kPow, "pow")                    \
+    X(kRoundEven, "round_even")       \
+    X(kBitwiseAnd, "bitwise_and")     \
+    X(kBitwiseOr, "bitwise_or")       \
+    X(kBitwiseXor, "bitwise_xor")
+
+enum class Operation { MGE_OPERATIONS(MGE_MEMBER) };
+inline constexpr std::array kOperationNames{MGE_OPERATIONS(MGE_NAME)};
 
 // operands: as many as the operation has; lo and hi: the bounds of a clip.
 using BlockFunction = void (*)(const void* const* operands, void* dst, std::int64_t size, double lo,

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdint>
 
+#include "common/names.h"
+
 namespace mge {
 
 struct PoolShape {
@@ -33,24 +35,23 @@ struct SoftmaxShape {
 };
 
 // Functions of one value, by the names of their ops; leaky_relu has the slope as its parameter.
-enum class Function {
-    kSigmoid,
-    kSilu,
-    kHsigmoid,
-    kHswish,
-    kTanh,
-    kGelu,
-    kErf,
-    kSoftplus,
-    kLeakyRelu,
-    kExp,
-    kLog,
-    kSqrt,
-    kRsqrt
-};
-inline constexpr std::array kFunctionNames{"sigmoid", "silu", "hsigmoid", "hswish",     "tanh",
-                                           "gelu",    "erf",  "softplus", "leaky_relu", "exp",
-                                           "log",     "sqrt", "rsqrt"};
+#define MGE_FUNCTIONS(X)        \
+    X(kSigmoid, "sigmoid")      \
+    X(kSilu, "silu")            \
+    X(kHsigmoid, "hsigmoid")    \
+    X(kHswish, "hswish")        \
+    X(kTanh, "tanh")            \
+    X(kGelu, "gelu")            \
+    X(kErf, "erf")              \
+    X(kSoftplus, "softplus")    \
+    X(kLeakyRelu, "leaky_relu") \
+    X(kExp, "exp")              \
+    X(kLog, "log")              \
+    X(kSqrt, "sqrt")            \
+    X(kRsqrt, "rsqrt")
+
+enum class Function { MGE_FUNCTIONS(MGE_MEMBER) };
+inline constexpr std::array kFunctionNames{MGE_FUNCTIONS(MGE_NAME)};
 
 struct FloatKernels {
     void (*max_pool)(const float* src, float* dst, const PoolShape& s, std::int64_t row_begin,

@@ -1,9 +1,12 @@
 // Steps over arrays with strides: elements moved to other places, and arithmetic that broadcasts.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <string>
 
 #include "common/step_capsule.h"
 #include "runtime/bind.h"
@@ -97,36 +100,14 @@ nb::object move_step(int item, const std::vector<Lengths>& places, const std::ve
     }
 }
 
-enum class Binary { kAdd, kSub, kMul, kDiv };
-
-template <Binary K>
-inline float combine(float a, float b) {
-    if constexpr (K == Binary::kAdd) return a + b;
-    if constexpr (K == Binary::kSub) return a - b;
-    if constexpr (K == Binary::kMul) return a * b;
-    return a / b;
-}
-
+// F: what computes an element from two.
+template <class F>
 class BroadcastStep final : public Step {
   public:
-    BroadcastStep(Binary kind, Nest nest) : kind_(kind), nest_(std::move(nest)) {}
+    explicit BroadcastStep(Nest nest) : nest_(std::move(nest)) {}
 
     void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
-        switch (kind_) {
-            case Binary::kAdd:
-                return walk<Binary::kAdd>(buffers);
-            case Binary::kSub:
-                return walk<Binary::kSub>(buffers);
-            case Binary::kMul:
-                return walk<Binary::kMul>(buffers);
-            case Binary::kDiv:
-                return walk<Binary::kDiv>(buffers);
-        }
-    }
-
-  private:
-    template <Binary K>
-    void walk(std::byte* const* buffers) const {
+        const F combine;
         const std::size_t last = nest_.dims() - 1;
         const std::int64_t count = nest_.shape[last], a_step = nest_.strides[1][last] / 4,
                            b_step = nest_.strides[2][last] / 4;
@@ -135,24 +116,29 @@ class BroadcastStep final : public Step {
             const auto* a = reinterpret_cast<const float*>(buffers[0] + at[1]);
             const auto* b = reinterpret_cast<const float*>(buffers[1] + at[2]);
             if (a_step == 1 && b_step == 1) {
-                for (std::int64_t i = 0; i < count; ++i) y[i] = combine<K>(a[i], b[i]);
+                for (std::int64_t i = 0; i < count; ++i) y[i] = combine(a[i], b[i]);
             } else if (a_step == 1 && b_step == 0) {
-                for (std::int64_t i = 0; i < count; ++i) y[i] = combine<K>(a[i], *b);
+                for (std::int64_t i = 0; i < count; ++i) y[i] = combine(a[i], *b);
             } else if (a_step == 0 && b_step == 1) {
-                for (std::int64_t i = 0; i < count; ++i) y[i] = combine<K>(*a, b[i]);
+                for (std::int64_t i = 0; i < count; ++i) y[i] = combine(*a, b[i]);
             } else {
-                for (std::int64_t i = 0; i < count; ++i) y[i] = combine<K>(a[i * a_step], b[i * b_step]);
+                for (std::int64_t i = 0; i < count; ++i) y[i] = combine(a[i * a_step], b[i * b_step]);
             }
         });
     }
 
-    Binary kind_;
+  private:
     Nest nest_;
 };
 
-nb::object broadcast_step(int kind, const Lengths& shape, const Lengths& y, const Lengths& a,
+nb::object broadcast_step(const std::string& op, const Lengths& shape, const Lengths& y, const Lengths& a,
                           const Lengths& b) {
-    return capsule(std::make_unique<BroadcastStep>(static_cast<Binary>(kind), Nest(shape, {y, a, b})));
+    Nest nest(shape, {y, a, b});
+    if (op == "add") return capsule(std::make_unique<BroadcastStep<std::plus<float>>>(std::move(nest)));
+    if (op == "sub") return capsule(std::make_unique<BroadcastStep<std::minus<float>>>(std::move(nest)));
+    if (op == "mul") return capsule(std::make_unique<BroadcastStep<std::multiplies<float>>>(std::move(nest)));
+    if (op == "div") return capsule(std::make_unique<BroadcastStep<std::divides<float>>>(std::move(nest)));
+    throw nb::value_error(("broadcast_step: no " + op).c_str());
 }
 
 }  // namespace
@@ -161,7 +147,7 @@ void bind_strided(nb::module_& m) {
     m.def("move_step", &move_step, nb::arg("item"), nb::arg("places"), nb::arg("shapes"),
           nb::arg("to_strides"), nb::arg("from_strides"), nb::arg("filled"), nb::arg("bytes"),
           nb::arg("value"));
-    m.def("broadcast_step", &broadcast_step, nb::arg("kind"), nb::arg("shape"), nb::arg("y"), nb::arg("a"),
+    m.def("broadcast_step", &broadcast_step, nb::arg("op"), nb::arg("shape"), nb::arg("y"), nb::arg("a"),
           nb::arg("b"));
 }
 
