@@ -185,10 +185,11 @@ class Op:
     network. With `moves` the result holds nothing but elements of the first input. `macs(inputs, result, attrs)` counts
     the multiply-accumulates of a convolution or matrix product from specs. Plans fuse an `activation` into the layer
     before it. `lift(attrs)` returns the attributes with which the op computes the same on operands with an axis of
-    length 1 in front (of operands that broadcast, those with the most axes); None if there are none. An op that
-    `quantizes` makes integers of real values, one that `dequantizes` real values of integers. Of float16 and bfloat16
-    every op computes the float32 result of the same numbers and rounds it once; ops `by_type`, which move or convert
-    numbers, take them as they are.
+    length 1 in front (of operands that broadcast, those with the most axes); None if there are none.
+    `keeps(shape, attrs)` is true if all elements of an input of that shape stay where they are; with `keeps_order` they
+    always lie in the same order. An op that `quantizes` makes integers of real values, one that `dequantizes` real
+    values of integers. Of float16 and bfloat16 every op computes the float32 result of the same numbers and rounds it
+    once; ops `by_type`, which move or convert numbers, take them as they are.
     """
 
     name: str
@@ -206,6 +207,8 @@ class Op:
     activation: bool = False
     by_type: bool = False
     lift: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    keeps: Callable[[tuple[int, ...], Attrs], bool] = field(default=lambda shape, attrs: False)
+    keeps_order: bool = False
     quantizes: bool = False
     dequantizes: bool = False
 
@@ -217,6 +220,11 @@ class Op:
     def widens(self, specs: Sequence[TensorSpec]) -> bool:
         """True if some operands are float16 or bfloat16, and float32 computes their results."""
         return not self.by_type and any(s.dtype in HALVES for s in specs)
+
+    @property
+    def joins(self) -> bool:
+        """True if integers of several values, on one scale, are copied."""
+        return isinstance(self.quant, QuantRule) and self.quant.joins
 
     @property
     def transposed(self) -> bool:

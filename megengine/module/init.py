@@ -11,6 +11,7 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, nearest
 from megengine.core.limits import refuse_oversized
 from megengine.dispatch.refusal import checked
+from megengine.ops.common import choice
 from megengine.random.rng import draw
 from megengine.tensor import Parameter, Tensor
 
@@ -60,16 +61,10 @@ _LINEAR = ("linear", "sigmoid", *(f"{kind}{n}d" for kind in ("conv", "conv_trans
 @checked
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Recommended gain of a nonlinearity (He et al. 2015; 5/3 for tanh)."""
-    gains = {"tanh": 5 / 3, "relu": math.sqrt(2)}
+    choice("calculate_gain", "nonlinearity", nonlinearity, ("tanh", "relu", "leaky_relu", *_LINEAR))
     if nonlinearity == "leaky_relu":
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
-    if nonlinearity in _LINEAR:
-        return 1.0
-    if nonlinearity not in gains:
-        known = [*gains, *_LINEAR, "leaky_relu"]
-        hint = nearest(nonlinearity, known) if isinstance(nonlinearity, str) else ""
-        raise OptionError(f"calculate_gain: nonlinearity is {nonlinearity!r}; expected one of {sorted(known)}{hint}")
-    return gains[nonlinearity]
+    return {"tanh": 5 / 3, "relu": math.sqrt(2)}.get(nonlinearity, 1.0)
 
 
 @checked

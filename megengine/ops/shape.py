@@ -89,6 +89,8 @@ define(
     quant=MOVES_INTEGERS,
     moves=True,
     by_type=True,
+    keeps=lambda shape, attrs: tuple(attrs["shape"]) == shape,
+    keeps_order=True,
 )
 
 
@@ -163,6 +165,12 @@ def _transpose_infer(x: TensorSpec, *, perm: tuple[int, ...]) -> TensorSpec:
     return TensorSpec(tuple(x.shape[p] for p in perm), x.dtype, x.device)
 
 
+def _transpose_keeps(shape: tuple[int, ...], attrs: Any) -> bool:
+    perm = attrs["perm"]
+    moved = [axis for axis in perm if shape[axis] != 1]
+    return moved == sorted(moved) and tuple(shape[axis] for axis in perm) == shape
+
+
 define(
     "transpose",
     _transpose_infer,
@@ -174,6 +182,7 @@ define(
     quant=MOVES_INTEGERS,
     moves=True,
     by_type=True,
+    keeps=_transpose_keeps,
     lift=lambda attrs: {"perm": (0, *(p + 1 for p in attrs["perm"]))},
 )
 
@@ -222,6 +231,7 @@ define(
     lambda: [Sample((sample_values(3, 1),), {"shape": (2, 3, 4)}), Sample((sample_values(1),), {"shape": (0,)})],
     moves=True,
     by_type=True,
+    keeps=lambda shape, attrs: tuple(attrs["shape"]) == shape,
     quant=MOVES_INTEGERS,
     lift=lambda attrs: {"shape": (1, *attrs["shape"])},
 )

@@ -36,6 +36,11 @@ def _slices(attrs: Any) -> tuple[slice, ...]:
     return tuple(slice(a, b, c) for a, b, c in zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True))
 
 
+def _slice_keeps(shape: tuple[int, ...], attrs: Any) -> bool:
+    parts = zip(_slices(attrs), shape, strict=True)
+    return all(slice_bounds(s.start, s.stop, s.step, n) == (0, n, 1) for s, n in parts)
+
+
 define(
     "slice",
     _slice_infer,
@@ -49,6 +54,7 @@ define(
     quant=MOVES_INTEGERS,
     moves=True,
     by_type=True,
+    keeps=_slice_keeps,
     lift=lambda attrs: {name: (new, *attrs[name]) for name, new in (("starts", None), ("stops", None), ("steps", 1))},
 )
 

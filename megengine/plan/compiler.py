@@ -196,7 +196,7 @@ class _Builder:
     def add(self, expr: Apply) -> None:
         info = StepInfo(expr.op, expr.name, "reference", str(expr.meta.get("module", "")))
         moved = not isinstance(expr.inputs[0].expr, Constant)
-        if moved and expr.op == "reshape":  # moves nothing: the same bytes in rows
+        if moved and expr.record.keeps_order:  # moves nothing: the same bytes in rows
             self.give(expr.output, self.buffer(expr.inputs[0]), rows=True)
         elif moved and expr.op == "transpose" and expr.output.spec.ndim == 4:
             self._turn(expr, info)

@@ -118,7 +118,7 @@ class Layouts:
 
     def _fix(self, expr: Apply) -> bool | None:
         """Whether an op takes its values in rows; None if it may have either."""
-        if expr.op == "reshape":
+        if expr.record.keeps_order:
             return True
         if not self._has_kernel(expr, rows=False):
             return True

@@ -3,6 +3,7 @@
 QAT modules and quantized modules both compute with these functions, so simulation and execution are the same numbers.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,24 +72,18 @@ def accumulator_weight(product: Product, w: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(turned).reshape(g * o, i // g, kh, kw)
 
 
-Steps = list[tuple[str, dict[str, Any]]]
-
-
-def transposed_steps(product: Product, shape: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[Steps, Pairs]:
-    """Ops that prepare the input [N,C,H,W] of a transposed convolution, and the padding of the convolution then.
+def spread(product: Product, x: Any, kernel: tuple[int, ...], apply: Callable[..., Any]) -> tuple[Any, Pairs]:
+    """The input [N,C,H,W] of a transposed convolution, prepared by ops, and the padding of the convolution then.
 
     Zero points are put between the pixels, stride - 1 of them; what the padding takes away is cut off.
     """
-    steps: Steps = []
-    n, c, *size = shape
+    n, c, *size = x.shape
     sh, sw = product.stride
     if product.stride != (1, 1):
         widths = ((0, 0), (0, 0), (0, 0), (0, sh - 1), (0, 0), (0, sw - 1))
-        steps = [
-            ("reshape", {"shape": (n, c, size[0], 1, size[1], 1)}),
-            ("pad", {"widths": widths, "mode": "constant", "value": 0.0}),
-            ("reshape", {"shape": (n, c, size[0] * sh, size[1] * sw)}),
-        ]
+        x = apply("reshape", x, shape=(n, c, size[0], 1, size[1], 1))
+        x = apply("pad", x, widths=widths, mode="constant", value=0.0)
+        x = apply("reshape", x, shape=(n, c, size[0] * sh, size[1] * sw))
     starts, stops, pairs = [0, 0], [n, c], []
     for i in range(2):
         full = product.dilation[i] * (kernel[i] - 1)
@@ -98,8 +93,8 @@ def transposed_steps(product: Product, shape: tuple[int, ...], kernel: tuple[int
         stops.append((size[i] - 1) * product.stride[i] + 1 - max(-after, 0))
         pairs.append((max(before, 0), max(after, 0)))
     if any(starts) or stops != [n, c, size[0] * sh, size[1] * sw]:
-        steps.append(("slice", {"starts": tuple(starts), "stops": tuple(stops), "steps": (1, 1, 1, 1)}))
-    return steps, (pairs[0], pairs[1])
+        x = apply("slice", x, starts=tuple(starts), stops=tuple(stops), steps=(1, 1, 1, 1))
+    return x, (pairs[0], pairs[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +122,7 @@ def bias_steps(bias: np.ndarray | None, s_x: Any, s_w: np.ndarray) -> np.ndarray
 
 
 def form_of(product: Product, w: np.ndarray, *, relu: bool) -> str:
-    """How MegEngine 1.13 scales the accumulator (measured): "products", "sum" or "scaled", see `constants`."""
+    """How MegEngine 1.13 scales the accumulator (measured): "products", "together" or "scaled", see `constants`."""
     if product.rows or product.transposed:
         return "scaled"
     o, per_group, kh, kw = w.shape
@@ -135,7 +130,7 @@ def form_of(product: Product, w: np.ndarray, *, relu: bool) -> str:
     own_kernel = channelwise and kh == kw and kh in (2, 3, 5, 7) and product.stride in ((1, 1), (2, 2))
     if product.dilation == (1, 1) and not own_kernel:
         return "products"
-    return "sum" if relu else "scaled"
+    return "together" if relu else "scaled"
 
 
 def constants(
@@ -150,7 +145,7 @@ def constants(
     """Constants of a layer with p = s_x * s_w (float32), by MegEngine's rules; `pipeline/epilogue.py` has ours:
 
     * products: t = acc * p + b * p, converted with 1 / s_y (also the real values, target None)
-    * sum: t = (acc + b) * p, converted with 1 / s_y
+    * together: t = (acc + b) * p, converted with 1 / s_y
     * scaled: t = (acc + b) * (p / s_y), converted as it is
     """
     w = accumulator_weight(product, weight.numpy())
@@ -163,7 +158,7 @@ def constants(
     if form == "products":
         b, M, B = np.zeros(len(w), np.int32), p, steps.astype(np.float32) * p
     else:
-        b, M, B = steps, p if form == "sum" or target is None else p / np.float32(target.only_scale), none
+        b, M, B = steps, p if form == "together" or target is None else p / np.float32(target.only_scale), none
     return Constants(stored, *(Tensor(v) for v in (b, M, B)), factor=1.0 if form == "scaled" else None)
 
 
@@ -181,10 +176,8 @@ def accumulate(product: Product, x: Tensor, c: Constants) -> Tensor:
         return apply("qlinear", x, *operands, **_FLOAT)
     stride, padding = product.stride, product.padding
     if product.transposed:
-        steps, padding = transposed_steps(product, x.shape, c.weight.shape[2:])
+        x, padding = spread(product, x, c.weight.shape[2:], apply)
         stride = (1, 1)
-        for op, attrs in steps:
-            x = apply(op, x, **attrs)
     window = {"stride": stride, "padding": padding, "dilation": product.dilation, "groups": product.groups}
     return apply("qconv2d", x, *operands, **window, **_FLOAT)
 

@@ -150,7 +150,7 @@ class WeightedQuantized(QuantizedModule):
 
     def forward(self, inp: Tensor) -> Tensor:
         """As the float layer, on quantized tensors. Raises DTypeError for an input that is not quantized."""
-        return self.before_activation(inp, "relu" if self.rule.relu else "identity")
+        return self.before_activation(inp, nonlinear_mode="relu" if self.rule.relu else "identity")
 
 
 class _QuantizedConv2d(WeightedQuantized, Conv2d):

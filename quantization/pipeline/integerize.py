@@ -1,5 +1,6 @@
 """integerize: chains between dequantize and quantize become integer ops; what has no rule stays in float."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from megengine.core.errors import QuantizationError
 from megengine.core.sizes import is_open
 from megengine.dispatch import QuantRule
 from megengine.kernels.reference.integer import ratio
-from megengine.quantization.modules import Product, accumulator_weight, first_axis, transposed_steps
+from megengine.quantization.modules import Product, accumulator_weight, first_axis, spread
 from megengine.quantization.pipeline.epilogue import bounds, epilogue
 from megengine.quantization.pipeline.groups import group_of
 from megengine.quantization.pipeline.match import (
@@ -140,10 +141,11 @@ def _emit_layer(site: Site, match: LayerMatch) -> TensorNode:
         return site.emit("reshape", result, shape=(*data.shape[:-1], result.shape[-1]))
     window = {k: match.expr.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
     if match.expr.record.transposed:
-        steps, window["padding"] = transposed_steps(_product(match.expr), match.data.node.shape, w.shape[2:])
+        labels = map("spread{}".format, itertools.count())
+        inputs[0], window["padding"] = spread(
+            _product(match.expr), inputs[0], w.shape[2:], lambda *step, **a: site.emit(*step, label=next(labels), **a)
+        )
         window["stride"] = (1, 1)
-        for i, (op, step) in enumerate(steps):
-            inputs[0] = site.emit(op, inputs[0], label=f"spread{i}", **step)
     return site.emit("qconv2d", *inputs, **window, **attrs)
 
 

@@ -66,9 +66,10 @@ def is_bias(expr: Any) -> bool:
 
 def mean_over_picture(expr: Expr | None) -> bool:
     """True for a mean of [N, C, H, W] over H and W."""
-    if not isinstance(expr, Apply) or expr.op != "mean" or len(expr.inputs[0].shape) != 4:
+    rule = rule_of(expr.op) if isinstance(expr, Apply) else None
+    if expr is None or rule is None or rule.kind != "pool" or len(expr.inputs[0].shape) != 4:
         return False
-    return sorted(a % 4 for a in expr.attrs["axis"] or ()) == [2, 3]
+    return sorted(a % 4 for a in expr.attrs.get("axis") or ()) == [2, 3]
 
 
 def layer(node: TensorNode) -> LayerMatch | None:

@@ -11,10 +11,8 @@ from megengine.traced_module.comparing.changes import Change, joined
 from megengine.traced_module.comparing.matching import Matching
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, GetAttr, is_call_module
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.passes.affine_maps import affine_of
+from megengine.traced_module.passes.affine_maps import NORM, affine_of, form_of
 from megengine.traced_module.pictures.boxes import called_name
-
-_SCALES = ("batch_norm", "mul", "div")  # ops
 
 
 def folded(changes: list[Change], matchings: Sequence[tuple[str, Matching]]) -> list[Change]:
@@ -135,7 +133,8 @@ def _scales(expr: Expr) -> bool:
     if _value(expr) is None:
         return False
     if isinstance(expr, Apply):
-        return expr.op in _SCALES
+        form = form_of(expr)
+        return form is not None and (form.kind == NORM or not form.shifts)
     return any(is_call_module(expr, kind) for kind in (M.BatchNorm1d, M.BatchNorm2d)) or affine_of(expr) is not None
 
 

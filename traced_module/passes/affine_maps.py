@@ -7,7 +7,7 @@ is left as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,27 +21,27 @@ from megengine.traced_module.patterns import any_, call, const, match
 
 NORM = "batch_norm"
 X, BY = any_(), const()
-_FORMS = {
-    "add": call("add", X, BY),
-    "sub": call("sub", X, BY),
-    "rsub": call("sub", BY, X),
-    "mul": call("mul", X, BY),
-    "div": call("div", X, BY),
-    "neg": call("neg", X),
+# arithmetic on x and a constant -> (scale, shift) from the constant
+_MAPS: dict[Any, Callable[..., Any]] = {
+    call("add", X, BY): lambda c: (1, c),
+    call("sub", X, BY): lambda c: (1, -c),
+    call("sub", BY, X): lambda c: (-1, c),
+    call("mul", X, BY): lambda c: (c, 0),
+    call("div", X, BY): lambda c: (1 / c, 0),
+    call("neg", X): lambda: (-1, 0),
 }
-# kind -> (scale, shift), from what stands beside x
-_EFFECTS: dict[str, Any] = {
-    "add": lambda c: (1, c),
-    "sub": lambda c: (1, -c),
-    "rsub": lambda c: (-1, c),
-    "mul": lambda c: (c, 0),
-    "div": lambda c: (1 / c, 0),
-    "neg": lambda: (-1, 0),
-    NORM: lambda gamma, beta, mean, variance, eps: norm_map(gamma, beta, mean, variance, eps),
-}
+# the same by kind: the op, with an "r" in front where x is its second operand
+_FORMS: dict[str, Any] = {}
+_EFFECTS: dict[str, Any] = {NORM: lambda *values: norm_map(*values)}
+_SCALINGS: set[str] = set()
 _KINDS: dict[Callee, list[str]] = {}
-for _kind, _form in _FORMS.items():
-    for _key in _form.target.keys() or ():
+for _form, _effect in _MAPS.items():
+    _keys = _form.target.keys()
+    _kind = ("r" if _form.inputs[0] is BY else "") + next(op for what, op in _keys if what == "op")
+    _FORMS[_kind], _EFFECTS[_kind] = _form, _effect
+    if _effect(*[1] * (len(_form.inputs) - 1))[1] == 0:
+        _SCALINGS.add(_kind)
+    for _key in _keys:
         _KINDS.setdefault(_key, []).append(_kind)
 ANY_AFFINE = call("add") | call("sub") | call("mul") | call("div") | call("neg")
 
@@ -65,7 +65,7 @@ class Form:
     @property
     def shifts(self) -> bool:
         """True for a map that does more than scale."""
-        return self.kind not in ("mul", "div", "neg")
+        return self.kind not in _SCALINGS
 
 
 def form_of(expr: Expr) -> Form | None:
@@ -113,7 +113,12 @@ def affine_of(expr: Expr) -> Affine | None:
     form = form_of(expr)
     if form is None or not all(is_number(v) and math.isfinite(v) for v in form.beside):
         return None
-    return None if form.kind == "div" and form.beside == (0,) else Affine(form.x, *_EFFECTS[form.kind](*form.beside))
+    try:
+        with np.errstate(all="ignore"):
+            scale, shift = _EFFECTS[form.kind](*form.beside)
+    except ZeroDivisionError:
+        return None
+    return Affine(form.x, scale, shift) if math.isfinite(scale) else None
 
 
 def fits(node: Any, affine: Affine) -> bool:

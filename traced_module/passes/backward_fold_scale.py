@@ -37,15 +37,15 @@ def _keys(*callees: Any) -> set[Any]:
 
 
 # f(s * x) = s * f(x) for s > 0 ...
-_POSITIVE = _keys("relu", "leaky_relu", "max_pool2d", "abs", M.ReLU, M.LeakyReLU, M.MaxPool2d)
+_POSITIVE = _keys(F.relu, F.leaky_relu, F.max_pool2d, F.abs, M.ReLU, M.LeakyReLU, M.MaxPool2d)
 # ... and for every s
 _LINEAR = _keys(
-    *("avg_pool2d", F.adaptive_avg_pool2d, "reshape", F.flatten, "transpose", ".__getitem__", "mean", "sum", "neg"),
-    *(F.expand_dims, F.squeeze, "concat", F.stack, M.AvgPool2d, M.AdaptiveAvgPool2d, M.Identity, "add", "sub"),
+    *(F.avg_pool2d, F.adaptive_avg_pool2d, F.reshape, F.flatten, F.transpose, ".__getitem__", F.mean, F.sum, F.neg),
+    *(F.expand_dims, F.squeeze, F.concat, F.stack, M.AvgPool2d, M.AdaptiveAvgPool2d, M.Identity, F.add, F.sub),
 )
 
 
-_SUMS = _keys("add", "sub")
+_SUMS = _keys(F.add, F.sub)
 
 
 def _scales_along(expr: Expr, factor: float) -> bool:

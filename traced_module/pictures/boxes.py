@@ -83,8 +83,8 @@ def kind_of(expr: Expr) -> str:
     record = registry.get(callee)
     if callee in LAYERS or (record is not None and record.macs is not no_macs):
         return "weighted"
-    moves = record is not None and record.moves and callee != "max_pool2d"  # it compares values
-    return "move" if moves or callee == "concat" else "other"
+    moves = record is not None and (record.joins or (record.moves and callee != "max_pool2d"))  # it compares values
+    return "move" if moves else "other"
 
 
 def called_name(expr: Expr) -> str:

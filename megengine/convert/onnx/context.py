@@ -12,7 +12,7 @@ from megengine.convert.onnx.open_values import is_open_array, numbers_of, open_d
 from megengine.convert.onnx.reading import DATA_TYPES, data_type_name, dtype_of, is_held
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import FileFormatError, ShapeError, brief
-from megengine.core.sizes import is_open, slice_bounds, whole
+from megengine.core.sizes import is_open, whole
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import Interposer, Op, interpose
@@ -214,7 +214,7 @@ class OnnxNode:
             return x.reshape(shape)
         x = self.as_node(x)
         made = x.expr
-        before = made.inputs[0] if isinstance(made, Apply) and made.op == "reshape" else None
+        before = made.inputs[0] if isinstance(made, Apply) and made.record.keeps_order else None
         return before if before is not None and before.shape == shape else self.apply("reshape", x, shape=shape)
 
 
@@ -248,7 +248,7 @@ class _Composing(Interposer):
             return numbers_of(settled(shape, (len(shape),), np.int32)).astype("int32")
         if all(t._value is not None for t in tensors) and not is_open(attrs):
             return proceed()
-        if _changes_nothing(op.name, tensors, attrs):
+        if op.keeps(tensors[0].shape, attrs):
             return tensors[0]
         made = self.node.apply(op.name, *map(self.value, tensors), **attrs)
         return tuple(map(self.tensor, made)) if isinstance(made, tuple) else self.tensor(made)
@@ -256,21 +256,6 @@ class _Composing(Interposer):
     def rebind(self, tensor: Tensor, new: Tensor) -> None:
         """Item assignment: the tensor stands for another value from now on."""
         self.values[id(tensor)] = tensor, self.value(new)
-
-
-def _changes_nothing(op: str, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> bool:
-    """Whether an op that moves elements leaves all where they are."""
-    shape = tensors[0].shape
-    if op in ("reshape", "broadcast_to"):
-        return tuple(attrs["shape"]) == shape
-    if op == "slice":
-        return all(slice_bounds(a, b, c, n) == (0, n, 1) for (a, b, c), n in zip(_ranges(attrs), shape, strict=True))
-    moved = [axis for axis in attrs["perm"] if shape[axis] != 1] if op == "transpose" else [1, 0]
-    return moved == sorted(moved) and tuple(shape[axis] for axis in attrs["perm"]) == shape
-
-
-def _ranges(attrs: dict[str, Any]) -> Any:
-    return zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True)
 
 
 def _dtype(value: Value) -> Any:

@@ -15,7 +15,7 @@ COMPOSED = {
     "ReduceLogSum": (None, "sum", F.log),
     "ReduceSumSquare": (F.square, "sum", None),
 }
-EMPTY = {"max": -np.inf, "min": np.inf}
+EMPTY = {"ReduceMax": -np.inf, "ReduceMin": np.inf}
 
 
 @composition(*COMPOSED, "ReduceLogSumExp", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
@@ -25,7 +25,7 @@ def reduce(node: OnnxNode, x: Tensor) -> Tensor:
     before, op, after = COMPOSED.get(node.op_type, (None, node.op_type.removeprefix("Reduce").lower(), None))
     if not stated and node.attr("noop_with_empty_axes", 0):
         axes: tuple[int, ...] = ()
-        op = "sum" if op == "mean" else op
+        op = "sum" if node.op_type == "ReduceMean" else op
     else:
         axes = tuple(sorted({node.axis(axis, x.ndim) for axis in stated or range(x.ndim)}))
     keep = bool(node.attr("keepdims", 1))
@@ -42,18 +42,18 @@ def reduce(node: OnnxNode, x: Tensor) -> Tensor:
         return total if total.dtype == x.dtype else total.astype(x.dtype)
     made = x if before is None else before(x)
     # the mean of integers and the root of a sum are computed as floats, and given as what the input is
-    made = made.astype("float32") if op == "mean" and not is_float(made.dtype) else made
-    made = _reduced(op, made, axes, keep) if axes else made
+    made = made.astype("float32") if node.op_type == "ReduceMean" and not is_float(made.dtype) else made
+    made = _reduced(node, op, made, axes, keep) if axes else made
     made = made if after is None else after(made)
     return made if made.dtype == x.dtype else made.astype(x.dtype)
 
 
-def _reduced(op: str, x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
-    if op not in EMPTY or all(x.shape[axis] for axis in axes):
+def _reduced(node: OnnxNode, op: str, x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+    if node.op_type not in EMPTY or all(x.shape[axis] for axis in axes):
         return apply(op, x, axis=axes, keepdims=keep)
     shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape) if keep or a not in axes)
     dtype = storage_of(x.dtype)
     if dtype.kind not in "iub":
-        return Tensor._wrap(np.full(shape, EMPTY[op], dtype))
+        return Tensor._wrap(np.full(shape, EMPTY[node.op_type], dtype))
     low, high = (False, True) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return Tensor._wrap(np.full(shape, low if op == "max" else high, dtype))
+    return Tensor._wrap(np.full(shape, low if EMPTY[node.op_type] < 0 else high, dtype))
