@@ -10,7 +10,7 @@ import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import ErrorSample, Sample, define, no_onnx, not_differentiable, registry
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, define, no_onnx, not_differentiable, registry
 from megengine.kernels.reference import conv as reference
 from megengine.kernels.reference.order import in_order
 from megengine.ops import unary  # noqa: F401  (defines the activations)
@@ -141,7 +141,7 @@ define(
     _norm_infer,
     _norm,
     _MADE_BY_PASSES,
-    no_onnx("exported before fusion"),
+    ONNX_WRITER,
     lambda: [
         Sample((noise(3, 50), noise(50), noise(50)), _NORM, False),
         Sample((noise(2, 3, 4, 5), noise(4, 5)), {**_NORM, "axes": 2, "centred": False}, False),

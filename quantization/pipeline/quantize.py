@@ -1,7 +1,7 @@
 """Post-training quantization from beginning to end, and its result."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import megengine.traced_module as tm
@@ -14,8 +14,9 @@ from megengine.quantization.pipeline.bias import corrected, mean_errors
 from megengine.quantization.pipeline.calibrate import calibrate, observe_all
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.pipeline.exchange import exchange
 from megengine.quantization.pipeline.fold import fold
-from megengine.quantization.pipeline.freeze import Frozen, freeze
+from megengine.quantization.pipeline.freeze import Frozen, edge_dtype, freeze
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.remaining import FloatOp, left_in_float, require_layers
@@ -49,7 +50,7 @@ class QuantizedModel:
 
     Args:
         float_graph: the float graph that was quantized, in its canonical form.
-        qdq_graph: the same with explicit quantize / dequantize exprs (what QDQ export writes).
+        qdq_graph: the same with explicit quantize / dequantize exprs.
         integer_graph: integer ops.
         stats: calibration statistics by edge; enough to quantize again with other settings.
     """
@@ -66,6 +67,14 @@ class QuantizedModel:
     def traced(self) -> tm.TracedModule:
         """The integer graph as a traced module, for saving, drawing and plans."""
         return tm.TracedModule.from_graph(self.integer_graph)
+
+    def exchange_graph(self) -> InternalGraph:
+        """The QDQ graph in the form that other runtimes compute in integers (what QDQ export writes)."""
+        every = annotate(
+            self.float_graph, self.config.changed(profile=replace(self.config.target, residual="quantized"))
+        )
+        branches = {n: edge_dtype(n, every, self.stats) for n in self.annotation.inside if n in every.edges}
+        return exchange(self.qdq_graph, branches)
 
     def __call__(self, *inputs: Any) -> Any:
         return self.traced()(*inputs)

@@ -49,7 +49,7 @@ def export_qdq(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
 
     Arguments and errors are those of `export`.
     """
-    export(getattr(model, "qdq_graph", model), path, opset=opset)
+    export(model.exchange_graph() if hasattr(model, "exchange_graph") else model, path, opset=opset)
 
 
 def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
@@ -139,7 +139,11 @@ def _write_expr(w: Writer, expr: Apply) -> None:
     for name, value in attrs.items():
         if is_open(value):
             raise w.unsupported(expr, f"its {name} is {value}, which follows from open sizes, and ONNX wants numbers")
-    w.emit(rule.op_type, expr, **{name: attribute(value) for name, value in attrs.items()})
+    names = None
+    if expr.record.weighted:
+        biases = (write_rules.bias_name(w, expr, node) for node in expr.inputs[2:])
+        names = [*map(w.value, expr.inputs[:2]), *biases]
+    w.emit(rule.op_type, expr, names, **{name: attribute(value) for name, value in attrs.items()})
 
 
 def _value_info(node: TensorNode, name: str | None = None) -> "onnx.ValueInfoProto":

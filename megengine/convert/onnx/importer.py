@@ -139,7 +139,7 @@ def _module_path(node: onnx.NodeProto) -> str:
 def _noted(node: onnx.NodeProto) -> dict[str, Any]:
     """Provenance that our exporter wrote as metadata of the node."""
     stored = {p.key.removeprefix("mge."): p.value for p in node.metadata_props if p.key.startswith("mge.")}
-    found: dict[str, Any] = {key: stored[key] for key in ("module", "source") if key in stored}
+    found: dict[str, Any] = {key: stored[key] for key in ("module", "source", "inside") if key in stored}
     return {**found, "passes": stored["passes"].split(", ")} if "passes" in stored else found
 
 

@@ -12,6 +12,8 @@ from megengine.ops.pool_nd import pool_counts
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 
+_LARGEST_STEPS = 2**31
+
 
 @writer("matmul")
 def matmul(w: Writer, expr: Apply) -> None:
@@ -34,8 +36,8 @@ def _turned(w: Writer, node: TensorNode, flip: bool) -> str:
     return w.add("Transpose", [w.value(node)], f"{node.name}_t", perm=perm)
 
 
-def linear_of(expr: Apply) -> tuple[Apply, TensorNode] | None:
-    """The matrix product and bias that an add makes into one Gemm."""
+def _biased(expr: Apply) -> tuple[Apply, TensorNode] | None:
+    """The matrix product, which nothing else reads, and the constant bias that an add joins."""
     if expr.op != "add":
         return None
     for product, bias in (expr.inputs, expr.inputs[::-1]):
@@ -44,7 +46,6 @@ def linear_of(expr: Apply) -> tuple[Apply, TensorNode] | None:
             isinstance(made, Apply)
             and made.op == "matmul"
             and len(product.users) == 1
-            and all(len(node.shape) == 2 for node in made.inputs)
             and isinstance(bias.expr, Constant)
             and tuple(bias.shape) == tuple(product.shape[-1:])
         ):
@@ -52,14 +53,42 @@ def linear_of(expr: Apply) -> tuple[Apply, TensorNode] | None:
     return None
 
 
+def linear_of(expr: Apply) -> tuple[Apply, TensorNode] | None:
+    """The matrix product and bias that an add makes into one Gemm."""
+    found = _biased(expr)
+    return found if found is not None and all(len(node.shape) == 2 for node in found[0].inputs) else None
+
+
+def bias_name(w: Writer, layer: Apply, bias: TensorNode) -> str:
+    """The value of a layer's bias: int32 and their scale, where the layer reads integers and they give these floats."""
+    made = [n.expr for n in layer.inputs[:2]]
+    sources = [quantized(e.inputs[0]) for e in made if isinstance(e, Apply) and e.op == "dequantize"]
+    data, weight = sources if len(sources) == 2 else (None, None)
+    if data is None or weight is None or not isinstance(bias.expr, Constant) or len(bias.users) > 1:
+        return w.value(bias)
+    scale = np.float32(data.only_scale) * np.asarray(weight.scale, np.float32)
+    real = storage(bias)
+    if scale.size not in (1, real.size) or np.any(np.abs(real) >= _LARGEST_STEPS * scale.astype(np.float64)):
+        return w.value(bias)
+    steps = np.rint(real / scale.astype(np.float64))
+    if not np.array_equal(steps.astype(np.float32) * scale, real):
+        return w.value(bias)
+    integers = [w.constant(steps, f"{bias.name}_q", np.int32), w.constant(scale, f"{bias.name}_scale")]
+    return w.add("DequantizeLinear", integers, [bias.name], **({"axis": 0} if scale.ndim else {}))
+
+
 @writer("add")
 def add(w: Writer, expr: Apply) -> None:
     """Add, or Gemm where it is the bias of a matrix product."""
-    if (found := linear_of(expr)) is None:
+    if (found := _biased(expr)) is None:
         w.emit("Add", expr)
         return
     product, bias = found
-    names = [w.value(node) for node in (*product.inputs, bias)]
+    added = bias_name(w, product, bias)
+    if linear_of(expr) is None:
+        w.emit("Add", expr, [w.value(product.output), added])
+        return
+    names = [*map(w.value, product.inputs), added]
     left, right = (int(bool(product.attrs.get(flag))) for flag in ("transpose_a", "transpose_b"))
     w.emit("Gemm", expr, names, transA=left, transB=right)
 
@@ -155,6 +184,36 @@ def gelu(w: Writer, expr: Apply) -> None:
     wide = w.add("Add", [w.add("Erf", [scaled], f"{name}_erf"), w.constant(1.0, f"{name}_one", dtype)], f"{name}_wide")
     half = w.add("Mul", [x, w.constant(0.5, f"{name}_half", dtype)], f"{name}_product")
     w.emit("Mul", expr, [half, wide])
+
+
+@writer("fused_norm")
+def fused_norm(w: Writer, expr: Apply) -> None:
+    """LayerNormalization, which exists since opset 17, or RMSNormalization, since 23; what they are made of before."""
+    x, a, name = expr.inputs[0], expr.attrs, expr.outputs[0].name
+    first, tail = len(x.shape) - a["axes"], x.shape[len(x.shape) - a["axes"] :]
+    factors = [w.value(node) for node in expr.inputs[1:]]
+    operator, since = ("LayerNormalization", 17) if a["centred"] else ("RMSNormalization", 23)
+    if w.opset >= since and not (len(factors) == 2 and not a["centred"]):
+        factors = factors or [w.constant(np.ones(tail), f"{name}_ones", storage_of(x.dtype))]
+        w.emit(operator, expr, [w.value(x), *factors], axis=first, epsilon=a["eps"])
+        return
+
+    def mean(value: str, label: str) -> str:
+        axes = list(range(first, len(x.shape)))
+        if w.opset < 18:
+            return w.add("ReduceMean", [value], f"{name}_{label}", axes=axes)
+        return w.add("ReduceMean", [value, w.constant(axes, f"{name}_axes", np.int64)], f"{name}_{label}")
+
+    y = w.value(x)
+    if a["centred"]:
+        y = w.add("Sub", [y, mean(y, "mean")], f"{name}_centred")
+    shift = w.constant(a["eps"], f"{name}_eps", storage_of(x.dtype))
+    power = mean(w.add("Mul", [y, y], f"{name}_squared"), "power")
+    root = w.add("Sqrt", [w.add("Add", [power, shift], f"{name}_shifted")], f"{name}_root")
+    steps = [("Div", root), *zip(("Mul", "Add"), factors, strict=False)]
+    for operator, operand in steps[:-1]:
+        y = w.add(operator, [y, operand], f"{name}_{operator.lower()}")
+    w.emit(steps[-1][0], expr, [y, steps[-1][1]])
 
 
 @writer("rsqrt")

@@ -189,7 +189,7 @@ def _provenance(expr: Apply | None) -> dict[str, str]:
     if expr is None:
         return {}
     meta = {**expr.outputs[0].meta, **expr.meta}
-    known = {key: meta.get(key) for key in ("module", "source", "passes", "onnx")}
+    known = {key: meta.get(key) for key in ("module", "source", "passes", "onnx", "inside")}
     texts = {key: ", ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for key, v in known.items() if v}
     return {f"mge.{key}": utf8(text) for key, text in texts.items()}
 
