@@ -31,7 +31,6 @@ from megengine.ops.matmul import product_macs
 from megengine.tensor import Tensor
 
 _NO_GRADIENT = not_differentiable("integers carry no gradient; differentiate fake_quant")
-_NO_ONNX = no_onnx("it is part of the integer arithmetic; export the graph with explicit pairs (export_qdq)")
 _INTEGER = stays_float("it is integer arithmetic itself")
 _EIGHT_BITS = (np.dtype(np.int8), np.dtype(np.uint8))
 
@@ -371,7 +370,7 @@ def one_error(inputs: tuple, attrs: dict[str, Any], match: str) -> Any:
 def record(
     name: str, infer: Any, reference: Any, samples: Any, errors: Any, vjp: Any = _NO_GRADIENT, **more: Any
 ) -> None:
-    more = {"onnx": _NO_ONNX, "quant": _INTEGER, **more}
+    more = {"onnx": ONNX_WRITER, "quant": _INTEGER, **more}
     define(name, infer, reference, vjp, samples=samples, error_samples=errors, needs_specs=True, **more)
 
 
@@ -385,7 +384,6 @@ record(
         Sample((noise(0, 3),), {"dtype": S8}),
     ],
     one_error((PLAIN,), {"dtype": "int8"}, "quantize: dtype is 'int8'; expected a quantized dtype"),
-    onnx=ONNX_WRITER,
     lift=lift_plain,
     quantizes=True,
 )
@@ -395,7 +393,6 @@ record(
     _dequantize,
     lambda: [Sample((stored(U8, 2, 3, 5, 4),)), Sample((stored(S8, 7),))],
     one_error((PLAIN,), {}, "dequantize: q is float32"),
-    onnx=ONNX_WRITER,
     lift=lift_plain,
     dequantizes=True,
 )
@@ -409,6 +406,7 @@ record(
     ],
     one_error((PLAIN,), {"dtype": "int8"}, "fake_quant: dtype is 'int8'"),
     lambda ctx, ct: straight_through(ctx, ct, "greater_equal", "less_equal"),
+    onnx=no_onnx("it is part of training; quantize the network and export that"),
 )
 record("qconv2d", _qconv_infer, _qconv, _qconv_samples, _conv_errors, macs=window_macs)
 record(

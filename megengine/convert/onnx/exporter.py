@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from megengine.convert.onnx import (  # noqa: F401  (they fill WRITERS)
     recurrent_rules,
     write_index_rules,
+    write_integer_rules,
     write_math_rules,
     write_rules,
 )

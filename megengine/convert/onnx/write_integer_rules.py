@@ -1,0 +1,213 @@
+"""Writers of integer ops: integer products and float32 arithmetic in the order of docs/integer-arithmetic.md.
+
+Every node rounds as the specification does, so a runtime that computes node by node gives the same integers.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.convert.onnx.writing import Writer, attribute, quantized, storage, writer
+from megengine.core.dtype import QuantizedDType
+from megengine.ops.pool_nd import pool_counts
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.node import TensorNode
+
+F32, I32, I64, F64 = (np.dtype(kind) for kind in ("float32", "int32", "int64", "float64"))
+
+
+class _Steps:
+    """Nodes that compute one op, one after the other; values are names."""
+
+    def __init__(self, w: Writer, expr: Apply) -> None:
+        self.w, self.expr, self.name = w, expr, expr.outputs[0].name
+
+    def __call__(self, op_type: str, *inputs: Any, **attrs: Any) -> str:
+        """A node; arrays among its inputs are stored."""
+        given = [v if isinstance(v, str) else self.w.constant(v, f"{self.name}_constant") for v in inputs]
+        return self.w.add(op_type, given, f"{self.name}_{op_type.lower()}", **attrs)
+
+    def cast(self, x: str, dtype: Any) -> str:
+        import onnx
+
+        return self("Cast", x, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def centred(self, node: TensorNode, dtype: np.dtype) -> str:
+        """The integers less their zero point, exact in a wider dtype."""
+        wide, z = self.cast(self.w.value(node), dtype), _dtype(node).zero_point
+        return self("Sub", wide, np.asarray(z, dtype)) if z else wide
+
+    def scaled(self, node: TensorNode, ratio: float) -> str:
+        return self("Mul", self.centred(node, F32), np.float32(ratio))
+
+    def summed(self, x: str, axes: Sequence[int], *, keep: bool = True) -> str:
+        return self("ReduceSum", x, np.asarray(axes, I64), keepdims=int(keep))
+
+    def unsigned(self, node: TensorNode) -> tuple[str, Any]:
+        """The integers as uint8 with their zero point: ConvInteger takes no int8 everywhere."""
+        x, dtype = self.w.value(node), _dtype(node)
+        if dtype.storage == np.uint8:
+            return x, np.uint8(dtype.zero_point)
+        return self.cast(self("Add", self.cast(x, I32), np.int32(128)), np.uint8), np.uint8(dtype.zero_point + 128)
+
+    def finish(self, t: str, dtype: Any, lo: int | None = None, hi: int | None = None) -> None:
+        """Clamp, round to the nearest even integer, add the zero point; a float32 result stays as it is."""
+        import onnx
+
+        if not isinstance(dtype, QuantizedDType):
+            self.w.emit("Identity", self.expr, [t])
+            return
+        z = dtype.zero_point
+        ends = dtype.qmin - z if lo is None else lo, dtype.qmax - z if hi is None else hi
+        rounded = self("Round", self("Clip", t, *map(np.float32, ends)))
+        shifted = self("Add", rounded, np.float32(z)) if z else rounded
+        self.w.emit("Cast", self.expr, [shifted], to=onnx.helper.np_dtype_to_tensor_dtype(dtype.storage))
+
+
+def _dtype(node: TensorNode) -> QuantizedDType:
+    dtype = quantized(node)
+    assert dtype is not None, node
+    return dtype
+
+
+def _of(node: TensorNode) -> np.ndarray:
+    assert isinstance(node.expr, Constant), f"{node} is stored with the network"
+    return storage(node)
+
+
+def _layer(at: _Steps, total: str, channels: tuple[int, ...]) -> None:
+    """What follows the sums of a layer; `channels` is the shape that its numbers have."""
+    a, (_, _, *numbers) = at.expr.attrs, at.expr.inputs
+    b, M, B = (_of(node).reshape(channels) for node in numbers[:3])
+    t = at.cast(at("Add", total, b) if b.any() else total, F32)
+    t = at("Add", at("Mul", t, M), B)
+    for residual in numbers[3:]:
+        t = at("Add", t, at.scaled(residual, a["ratio"]))
+    at.finish(t, a["dtype"], a["lo"], a["hi"])
+
+
+@writer("qconv2d")
+def qconv2d(w: Writer, expr: Apply) -> None:
+    """ConvInteger, and the epilogue."""
+    at, a = _Steps(w, expr), expr.attrs
+    window = {"strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
+    x, z = at.unsigned(expr.inputs[0])
+    attrs = {theirs: attribute(a[ours]) for theirs, ours in window.items()}
+    _layer(at, at("ConvInteger", x, w.value(expr.inputs[1]), z, **attrs), (-1, 1, 1))
+
+
+@writer("qlinear")
+def qlinear(w: Writer, expr: Apply) -> None:
+    """MatMulInteger, and the epilogue."""
+    at = _Steps(w, expr)
+    x, z = at.unsigned(expr.inputs[0])
+    _layer(at, at("MatMulInteger", x, np.ascontiguousarray(_of(expr.inputs[1]).T), z), (-1,))
+
+
+@writer("qmatmul")
+def qmatmul(w: Writer, expr: Apply) -> None:
+    """MatMulInteger of two computed tensors."""
+    at, a = _Steps(w, expr), expr.attrs
+    sides, zeros = [], []
+    for node, turned in zip(expr.inputs, (a["transpose_a"], a["transpose_b"]), strict=True):
+        x, z = at.unsigned(node)
+        rank = len(node.shape)
+        sides.append(at("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2]) if turned else x)
+        zeros.append(z)
+    t = at.cast(at("MatMulInteger", *sides, *zeros), F32)
+    at.finish(at("Mul", t, np.float32(a["m"])), a["dtype"], a["lo"], a["hi"])
+
+
+_PAIRS = {"qadd": "Add", "qmaximum": "Max", "qminimum": "Min"}
+
+
+@writer(*_PAIRS)
+def pair(w: Writer, expr: Apply) -> None:
+    """Both operands in steps of the result."""
+    at, a = _Steps(w, expr), expr.attrs
+    t = at(_PAIRS[expr.op], *(at.scaled(n, a[ratio]) for n, ratio in zip(expr.inputs, ("ra", "rb"), strict=True)))
+    at.finish(t, a["dtype"], a["lo"], a["hi"])
+
+
+@writer("qmul")
+def qmul(w: Writer, expr: Apply) -> None:
+    """The exact product, times one factor."""
+    at, a = _Steps(w, expr), expr.attrs
+    product = at("Mul", *(at.centred(node, F32) for node in expr.inputs))
+    at.finish(at("Mul", product, np.float32(a["m"])), a["dtype"], a["lo"], a["hi"])
+
+
+@writer("requantize")
+def requantize(w: Writer, expr: Apply) -> None:
+    """One factor."""
+    at, a = _Steps(w, expr), expr.attrs
+    at.finish(at.scaled(expr.inputs[0], a["ratio"]), a["dtype"], a["lo"], a["hi"])
+
+
+@writer("qtable")
+def qtable(w: Writer, expr: Apply) -> None:
+    """Gather from the table; int8 indices begin at -128."""
+    at, (x, table) = _Steps(w, expr), expr.inputs
+    index, first = at.cast(w.value(x), I32), np.iinfo(_dtype(x).storage).min
+    w.emit("Gather", expr, [w.value(table), at("Sub", index, np.int32(first)) if first else index])
+
+
+def _average(at: _Steps, total: str, count: Any) -> None:
+    target = at.expr.attrs["dtype"]
+    m = np.float32(_dtype(at.expr.inputs[0]).only_scale) / np.float32(target.only_scale) / np.asarray(count, F32)
+    at.finish(at("Mul", at.cast(total, F32), m), target)
+
+
+@writer("qmean")
+def qmean(w: Writer, expr: Apply) -> None:
+    """An exact sum, times one factor."""
+    at, a, x = _Steps(w, expr), expr.attrs, expr.inputs[0]
+    axes = [*range(len(x.shape))] if a["axis"] is None else np.atleast_1d(a["axis"]).tolist()
+    count = max(x.spec.size // max(expr.outputs[0].spec.size, 1), 1)
+    _average(at, at.summed(at.centred(x, I32), axes, keep=a["keepdims"]), count)
+
+
+@writer("qavg_pool2d")
+def qavg_pool2d(w: Writer, expr: Apply) -> None:
+    """Sums by ConvInteger with weights of 1, times one factor a place."""
+    at, a, x = _Steps(w, expr), expr.attrs, expr.inputs[0]
+    channels, window = x.shape[1], {k: a[k] for k in ("kernel", "stride", "padding")}
+    stored, z = at.unsigned(x)
+    attrs = {"strides": attribute(a["stride"]), "pads": attribute(a["padding"]), "group": channels}
+    total = at("ConvInteger", stored, np.ones((channels, 1, *a["kernel"]), np.int8), z, **attrs)
+    count = math.prod(a["kernel"])
+    if not a["count_include_pad"]:
+        count = pool_counts(x.shape[2:], **window, dilation=(1, 1), count_include_pad=False)
+    _average(at, total, count)
+
+
+@writer("qsoftmax")
+def qsoftmax(w: Writer, expr: Apply) -> None:
+    """Each exp of the table divided by their exact sum."""
+    at, a, (x, table) = _Steps(w, expr), expr.attrs, expr.inputs
+    wide, axis = at.cast(w.value(x), I32), a["axis"] % len(x.shape)
+    largest = at("ReduceMax", wide, np.array([axis])) if w.opset >= 18 else at("ReduceMax", wide, axes=[axis])
+    e = at("Gather", w.value(table), at("Sub", largest, wide))
+    total = at.cast(at.summed(at.cast(e, I64), [axis]), F32)
+    r = at("Div", np.float32(1) / np.float32(a["dtype"].only_scale), total)
+    at.finish(at("Mul", at.cast(e, F32), r), a["dtype"])
+
+
+@writer("qnorm")
+def qnorm(w: Writer, expr: Apply) -> None:
+    """Exact sums in int64, the deviation in float64, three float32 operations."""
+    at, a, (x, gain, bias) = _Steps(w, expr), expr.attrs, expr.inputs
+    rank = len(x.shape)
+    axes, n = range(rank - a["axes"], rank), math.prod(x.shape[rank - a["axes"] :])
+    c = at.centred(x, I64)
+    part, power = at("Mul", c, np.int64(n)), at("Mul", at.summed(at("Mul", c, c), axes), np.int64(n))
+    if a["centred"]:
+        total = at.summed(c, axes)
+        part, power = at("Sub", part, total), at("Sub", power, at("Mul", total, total))
+    variance = at("Div", at.cast(power, F64), np.float64(n * n))
+    root = at("Sqrt", at("Add", variance, np.float64(a["E"])))
+    k = at.cast(at("Div", at("Div", np.float64(1), root), np.float64(n)), F32)
+    t = at("Mul", at.cast(part, F32), k)
+    at.finish(at("Add", at("Mul", t, w.value(gain)), w.value(bias)), a["dtype"])
