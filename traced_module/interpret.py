@@ -20,7 +20,7 @@ from megengine.traced_module.ir.functions import get_subattr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.ir.queries import child_graph
-from megengine.traced_module.sizes import has_open_axes, sizes_of, unfit
+from megengine.traced_module.sizes import has_open_axes, note_counts, sizes_of, unfit
 from megengine.traced_module.tracing.calls import run_call
 
 OnValue = Callable[[TensorNode, Tensor], Tensor | None]
@@ -165,7 +165,10 @@ class _Interpreter:
             return (expr.value,)
         if isinstance(expr, Apply):
             out = apply(expr.op, *inputs, **(at(dict(expr.attrs), sizes) if sizes else expr.attrs))
-            return out if isinstance(out, tuple) else (out,)
+            made = out if isinstance(out, tuple) else (out,)
+            if "count" in expr.attrs:
+                note_counts(sizes, [n.spec for n in expr.outputs], [t.shape for t in made])
+            return made
         if isinstance(expr, GetAttr):
             return (get_subattr(inputs[0], expr.name),)
         if not isinstance(expr, Call):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from megengine.core.errors import MegEngineError, ShapeError
-from megengine.core.sizes import at, is_open, name_of
+from megengine.core.sizes import at, is_open, name_of, names_of
 from megengine.core.spec import TensorSpec
 from megengine.core.text import one_line
+from megengine.dispatch import get_op
 from megengine.traced_module.editing.checking import specs_of
 from megengine.traced_module.ir.expr import Apply, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign
 
 Shape = tuple[int, ...]
@@ -74,6 +76,34 @@ def specialised(graph: InternalGraph, shapes: Sequence[Shape]) -> InternalGraph:
         for node, spec in zip(expr.outputs, specs, strict=True):
             assign(made, node, "_spec", spec)
     return made
+
+
+def spec_at(spec: TensorSpec, sizes: Mapping[str, int]) -> TensorSpec:
+    """A spec with its open sizes at these sizes."""
+    return TensorSpec(at(spec.shape, sizes), spec.dtype, spec.device) if is_open(spec.shape) else spec
+
+
+def counting(graph: InternalGraph) -> list[Apply]:
+    """The ops of a graph that give lengths which depend on values."""
+    return [e for e in graph.exprs() if isinstance(e, Apply) and get_op(e.op).counts]
+
+
+def free_count(graph: InternalGraph, wanted: str) -> str:
+    """A name for a length that depends on values: the wanted one, with a number where it is taken."""
+    taken = {name for node in graph.inputs if isinstance(node, TensorNode) for name in names_of(node.spec.shape)}
+    taken.update(str(expr.attrs["count"]) for expr in counting(graph))
+    name, number = wanted, 1
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    return name
+
+
+def note_counts(sizes: dict[str, int], specs: Sequence[TensorSpec], shapes: Sequence[Shape]) -> None:
+    """Remember the lengths that values have in the place of named ones."""
+    for spec, shape in zip(specs, shapes, strict=True):
+        for stated, length in zip(spec.shape, shape, strict=True):
+            if (name := name_of(stated)) is not None:
+                sizes[name] = length
 
 
 def unfit(expr: Expr, sizes: dict[str, int], error: Exception) -> ShapeError:

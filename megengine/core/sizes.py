@@ -33,6 +33,7 @@ from megengine.core.formulas import (
     quotient,
     rounded_down,
     sign_of,
+    substituted,
     text_of,
 )
 
@@ -190,6 +191,14 @@ def named(name: str, example: int) -> OpenSize:
     return OpenSize(example, (((name,), Fraction(1)),))
 
 
+COUNT = 840  # example of a length that depends on values: many numbers divide it
+
+
+def counted_size(name: str) -> OpenSize:
+    """A length that depends on values, by its name."""
+    return named(name, COUNT)
+
+
 def name_of(size: Any) -> str | None:
     """The name of an open axis, None for other sizes."""
     if not isinstance(size, OpenSize) or len(size.formula) != 1:
@@ -239,8 +248,10 @@ def is_open(value: Any) -> bool:
 
 
 def at(value: Any, sizes: Mapping[str, int]) -> Any:
-    """A nested value with its open sizes at these sizes."""
+    """A nested value with its open sizes at these sizes; lengths that depend on values stay open if not given."""
     if isinstance(value, OpenSize):
+        if left := dict.fromkeys(set(names_in(value.formula)) - sizes.keys(), COUNT):
+            return _whole(substituted(value.formula, sizes), int(evaluated(value.formula, {**sizes, **left})))
         exact = evaluated(value.formula, sizes)
         assert exact.denominator == 1, value
         return int(exact)

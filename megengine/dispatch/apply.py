@@ -194,7 +194,7 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
     outputs = infer(op, specs, attrs)
     single = isinstance(outputs, TensorSpec)
     outputs = tuple(interned(s.shape, s.dtype, s.device) for s in ((outputs,) if single else outputs))
-    for spec in outputs:
+    for spec in outputs if not op.counts else ():
         refuse_oversized(op.name, spec.shape, storage_of(spec.dtype).itemsize)
     problem = Problem(op.name, tuple(specs), outputs, attrs)
     # values that are only moved (pooled, reshaped) are still values of their quantized dtype

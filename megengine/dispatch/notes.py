@@ -35,6 +35,8 @@ class Notes(Interposer):
         self.constants += [t for t in tensors if id(t) not in self.known and id(t) not in self.result_ids]
         self.steps.append((op, dict(attrs), tensors))
         specs = infer(op, [t.spec for t in tensors], attrs)
+        if op.counts:
+            _refuse()  # what follows depends on lengths that values tell
         out = tuple(map(_deferred, specs)) if isinstance(specs, tuple) else _deferred(specs)
         self.results.append(out)
         self.result_ids.update(map(id, _flat(out)))

@@ -189,7 +189,8 @@ class Op:
     `keeps(shape, attrs)` is true if all elements of an input of that shape stay where they are; with `keeps_order` they
     always lie in the same order. An op that `quantizes` makes integers of real values, one that `dequantizes` real
     values of integers. Of float16 and bfloat16 every op computes the float32 result of the same numbers and rounds it
-    once; ops `by_type`, which move or convert numbers, take them as they are.
+    once; ops `by_type`, which move or convert numbers, take them as they are. With `counts` the attribute `count` names
+    a length of the result that depends on values; graphs give each such op its own name.
     """
 
     name: str
@@ -206,6 +207,7 @@ class Op:
     random: bool = False
     activation: bool = False
     by_type: bool = False
+    counts: bool = False
     lift: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     keeps: Callable[[tuple[int, ...], Attrs], bool] = field(default=lambda shape, attrs: False)
     keeps_order: bool = False

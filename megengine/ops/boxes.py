@@ -1,4 +1,4 @@
-"""Non-maximum suppression of boxes, and pooling of regions, deformable ones included."""
+"""Pooling of regions, deformable ones included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError,
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, Sample, apply, define, no_onnx, not_differentiable, public
+from megengine.dispatch import ErrorSample, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference.order import in_order
 from megengine.ops.common import INT32, POOLINGS, Integers, as_tensor, cast, choice, floating, pair
 from megengine.ops.sampling import check_rois
@@ -20,64 +20,6 @@ from megengine.ops.unary import round_half_away
 from megengine.tensor import Tensor
 
 _VISION = "megengine.functional.vision"
-
-
-def _nms_infer(boxes: TensorSpec, scores: TensorSpec, *, threshold: float) -> TensorSpec:
-    if boxes.ndim != 2 or boxes.shape[1] != 4 or scores.shape != boxes.shape[:1]:
-        raise ShapeError(f"nms: boxes have shape {boxes.shape}, scores {scores.shape}; expected [N, 4] and [N]")
-    return TensorSpec(scores.shape, INT32, boxes.device)
-
-
-def _nms(boxes: np.ndarray, scores: np.ndarray, threshold: float) -> np.ndarray:
-    """Indices of the kept boxes in descending order of their scores, padded with -1."""
-    order = np.argsort(-scores, kind="stable")
-    x0, y0, x1, y1 = boxes[order].T
-    area = (x1 - x0) * (y1 - y0)
-    alive = np.ones(len(order), bool)
-    for k in range(len(order)):
-        if alive[k]:
-            rest = slice(k + 1, None)
-            width = np.minimum(x1[k], x1[rest]) - np.maximum(x0[k], x0[rest])
-            height = np.minimum(y1[k], y1[rest]) - np.maximum(y0[k], y0[rest])
-            overlap = np.maximum(width, 0) * np.maximum(height, 0)
-            alive[rest] &= overlap <= threshold * (area[k] + area[rest] - overlap)
-    kept = order[alive]
-    return np.concatenate([kept, np.full(len(order) - len(kept), -1)]).astype(np.int32)
-
-
-def _nms_samples() -> Iterator[Sample]:
-    rng = np.random.default_rng(0)
-    corners = rng.uniform(0, 5, (12, 2))
-    boxes = np.concatenate([corners, corners + rng.uniform(1, 4, (12, 2))], 1)
-    for n in (0, 1, 12):
-        yield Sample((boxes[:n], rng.permutation(12)[:n] / 12.0), {"threshold": 0.4}, False)
-
-
-define(
-    "nms",
-    _nms_infer,
-    _nms,
-    not_differentiable("returns indices"),
-    no_onnx("NonMaxSuppression works on batches of classes"),
-    _nms_samples,
-    lambda: [ErrorSample((np.zeros((3, 5), "f"), np.zeros(3, "f")), {"threshold": 0.5}, ShapeError, "nms")],
-)
-
-
-@public(home=_VISION)
-def nms(boxes: TensorLike, scores: TensorLike, iou_thresh: float, max_output: int | None = None) -> Tensor:
-    """int32 indices of the boxes [N,4] (x0, y0, x1, y1) that no better one overlaps by more than iou_thresh.
-
-    In descending order of scores [N], at most max_output. The number of results depends on values: a trace keeps the
-    number that its inputs give.
-    """
-    if not 0 <= iou_thresh <= 1:
-        raise OptionError(f"nms: iou_thresh is {iou_thresh}; expected 0..1")
-    if max_output is not None and max_output < 0:
-        raise OptionError(f"nms: max_output is {max_output}; expected at least 0")
-    indices = apply("nms", floating(boxes), floating(scores), threshold=float(iou_thresh))
-    count = int((indices.numpy() >= 0).sum())
-    return indices[: count if max_output is None else min(count, int(max_output))]
 
 
 def _pool_infer(x: TensorSpec, rois: TensorSpec, *, size: Any, mode: str, scale: Any) -> tuple[TensorSpec, TensorSpec]:

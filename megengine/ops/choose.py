@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import storage_of
-from megengine.core.errors import DTypeError, ShapeError
+from megengine.core.errors import ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, public
-from megengine.ops.common import BOOL, as_tensor, cast, choice, lift_axes, normalize_axis, refuse_quantized
+from megengine.ops.common import as_tensor, cast, choice, lift_axes, normalize_axis, refuse_quantized
 from megengine.ops.index import along_axis
 from megengine.tensor import Tensor
 
@@ -55,23 +55,6 @@ define(
 def cumsum(inp: TensorLike, axis: int) -> Tensor:
     """Sums of the elements up to each, along `axis`; inp's shape and dtype."""
     return apply("cumsum", as_tensor(inp), axis=normalize_axis("cumsum", axis, as_tensor(inp).ndim), reverse=False)
-
-
-@public(home=_HOME)
-def cond_take(mask: TensorLike, x: TensorLike) -> tuple[Tensor, Tensor]:
-    """The elements of x where the boolean mask (of x's shape) is true, and their int32 indices in x flattened.
-
-    Raises ShapeError and DTypeError where the mask does not fit. The number of elements depends on values: a
-    trace keeps the number that its inputs give.
-    """
-    values, m = as_tensor(x), as_tensor(mask)
-    if m.dtype != BOOL:
-        raise DTypeError(f"cond_take: mask is {m.dtype}; expected bool; compare first")
-    if m.shape != values.shape:
-        raise ShapeError(f"cond_take: mask has shape {m.shape}, x {values.shape}; expected one shape")
-    index = Tensor._wrap(np.flatnonzero(m.numpy()).astype(np.int32), None, values.device)
-    flat = apply("reshape", values, shape=(values.size,))
-    return apply("index", flat, index, pattern=("i",)), index
 
 
 @public(home=_HOME)

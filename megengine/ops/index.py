@@ -38,6 +38,7 @@ from megengine.ops.common import (
     operands,
     unbroadcast,
 )
+from megengine.ops.selecting import places
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"
@@ -274,7 +275,7 @@ def _slices(shape: tuple[int, ...], marks: tuple[Any, ...]) -> tuple[tuple, tupl
     for axis, (i, n) in enumerate(zip(items, shape, strict=True)):
         if isinstance(i, slice):
             bounds.append((i.start, i.stop, 1 if i.step is None else i.step))
-            lengths.append(len(range(*i.indices(n))) if i.step != 0 else 0)
+            lengths.append(range_length(*slice_bounds(i.start, i.stop, i.step, n)) if i.step != 0 else 0)
         elif -n <= i < n:
             bounds.append((i, i + 1 or None, 1))
             lengths.append(None)
@@ -299,12 +300,17 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
             indices.append(item)
             pattern.append("i")
             continue
+        if isinstance(item, Tensor) and item.dtype == BOOL and item.ndim:
+            rest = x.shape[len(pattern) :]
+            indices += _places(item, rest[: item.ndim], rest)
+            pattern += ["i"] * item.ndim
+            continue
         array = item.numpy() if isinstance(item, Tensor) else np.asarray(item)
         if array.dtype == bool:
             if not array.ndim:
                 raise ShapeError("getitem: a truth value stands beside other indices; expected a mask with axes")
             rest = x.shape[len(pattern) :]
-            indices += _places(array, rest[: array.ndim], rest)
+            indices += _places(Tensor._wrap(array), rest[: array.ndim], rest)
             pattern += ["i"] * array.ndim
         elif array.dtype.kind in "iu" or array.size == 0:
             indices.append(Tensor._wrap(array.astype(np.int32)))
@@ -335,7 +341,7 @@ def getitem(inp: TensorLike, key: Any) -> Tensor:
         return out if shape == out.shape else apply("reshape", out, shape=shape)
     if isinstance(key, Tensor) and key._dtype == BOOL and 0 < key.ndim <= x.ndim:
         axes, shape = key.ndim, x.spec.shape
-        indices = _places(key.numpy(), shape[:axes], shape)
+        indices = _places(key, shape[:axes], shape)
         whole = ((None, None, None),) * (len(shape) - axes)
         return apply("index", x, *indices, pattern=("i",) * axes + whole)
     truth = _as_truth(key)
@@ -347,11 +353,11 @@ def getitem(inp: TensorLike, key: Any) -> Tensor:
     return apply("index", x, *indices, pattern=pattern)
 
 
-def _places(mask: np.ndarray, shape: tuple[int, ...], axes: tuple[int, ...]) -> list[Tensor]:
+def _places(mask: Tensor, shape: tuple[int, ...], axes: tuple[int, ...]) -> list[Tensor]:
     """The indices of the true elements of a mask for axes of this shape, one tensor per axis."""
     if mask.shape != shape:
         raise ShapeError(f"getitem: a mask of shape {mask.shape} on axes of shape {axes}; expected equal")
-    return [Tensor._wrap(f.astype(np.int32)) for f in mask.nonzero()]
+    return places(mask)
 
 
 def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor, list[Any]]:

@@ -71,7 +71,7 @@ def _view(address: int, spec: TensorSpec, *, rows: bool) -> np.ndarray:
     return np.frombuffer(raw, dtype).reshape(n, h, w, c).transpose(0, 3, 1, 2)
 
 
-def _is_exact(graph: InternalGraph) -> bool:
+def is_exact(graph: InternalGraph) -> bool:
     """True for a graph with integers, where a float that differs in the last bit may flip a step."""
     return any(isinstance(n.spec.dtype, QuantizedDType) for n in graph.nodes())
 
@@ -132,7 +132,7 @@ class _Builder:
         self.threads = threads
         self.steps: list[_Step] = []
         self.specs: list[TensorSpec] = []
-        self.exact = _is_exact(graph)
+        self.exact = is_exact(graph)
         self.layouts = Layouts(graph, exact=self.exact)
         self.buffer_of: dict[tuple[int, bool], int] = {}  # value, whether in rows -> buffer
         self.constants: dict[int, np.ndarray] = {}
@@ -344,7 +344,7 @@ class Plan:
         self.graph = graph = source.clone()
         self.threads = threads
         run_passes(graph)
-        exact = _is_exact(graph)
+        exact = is_exact(graph)
         if not exact:
             name_activations(graph)
         widen_halves(graph, exact=exact)

@@ -14,10 +14,11 @@ import numpy as np
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.sizes import closed
 from megengine.core.text import counted
-from megengine.plan.compiler import Plan, StepInfo
+from megengine.plan.compiler import Plan, StepInfo, is_exact
+from megengine.plan.cut_plan import CutPlan
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.formats import native as files
-from megengine.traced_module.sizes import has_open_axes, specialised
+from megengine.traced_module.sizes import counting, has_open_axes, specialised
 
 _KEPT = 16  # plans of one network with open axes
 
@@ -87,7 +88,7 @@ class OpenPlan:
         return f"{shapes}; at the example:\n{self.at().describe()}"
 
 
-def compile(model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool = False) -> Plan | OpenPlan:
+def compile(model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool = False) -> Plan | OpenPlan | CutPlan:
     """Compile a float or integer model for the shapes it was captured with; for each shape where axes are open.
 
     Float graphs are fused (batch norm, bias, residual, activation); integer arithmetic is never changed.
@@ -95,11 +96,16 @@ def compile(model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool
     """
     if threads < 1:
         raise OptionError(f"plan: threads is {threads}; expected at least 1")
-    graph, make = lower(model).graph, partial(Plan, threads=threads, tune=tune)
+    return _planned(lower(model).graph, partial(Plan, threads=threads, tune=tune))
+
+
+def _planned(graph: InternalGraph, make: Callable[[InternalGraph], Plan]) -> Plan | OpenPlan | CutPlan:
+    if counting(graph):  # in plans with integers, graphs that ops run are computed as eager runs do
+        return CutPlan(graph, make, None if is_exact(graph) else partial(_planned, make=make))
     return OpenPlan(graph, make) if has_open_axes(graph) else make(graph)
 
 
-def load(path: str | Path, *, threads: int = 1, tune: bool = False) -> Plan | OpenPlan:
+def load(path: str | Path, *, threads: int = 1, tune: bool = False) -> Plan | OpenPlan | CutPlan:
     """Read a graph that `Plan.save` (or `traced_module.files.save`) wrote, and compile it for this machine.
 
     Raises:

@@ -8,6 +8,7 @@ import numpy as np
 
 from megengine.core.errors import OptionError
 from megengine.core.notebook import html_text
+from megengine.core.sizes import at
 from megengine.core.text import counted, one_line
 from megengine.dispatch import reference_runner
 from megengine.kernels.problem import Problem
@@ -20,7 +21,7 @@ from megengine.traced_module import TracedModule, interpret, lower
 from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.ir.expr import Apply, Constant, Input
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.sizes import specialised
+from megengine.traced_module.sizes import note_counts, spec_at, specialised
 
 Values = dict[str, np.ndarray]
 
@@ -150,6 +151,7 @@ def verify(
 def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
     """Every value of an op-level graph from the NumPy references of the ops, by node name."""
     values: Values = {}
+    counts: dict[str, int] = {}  # lengths that depend on values
     arrays = iter(inputs)
     for expr in graph.exprs():
         if isinstance(expr, Input):
@@ -158,11 +160,15 @@ def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
             values[expr.outputs[0].name] = expr.value.numpy()
         elif isinstance(expr, Apply):
             single = len(expr.outputs) == 1
-            input_specs, output_specs = ([n.spec for n in nodes] for nodes in (expr.inputs, expr.outputs))
-            run = reference_runner(expr.record, Problem(expr.op, input_specs, output_specs, expr.attrs), single)
+            input_specs, output_specs = (
+                [spec_at(n.spec, counts) for n in nodes] for nodes in (expr.inputs, expr.outputs)
+            )
+            problem = Problem(expr.op, tuple(input_specs), tuple(output_specs), at(dict(expr.attrs), counts))
+            run = reference_runner(expr.record, problem, single)
             result = run(*[values[n.name] for n in expr.inputs])
             for node, value in zip(expr.outputs, (result,) if single else result, strict=True):
                 values[node.name] = value
+            note_counts(counts, output_specs, [values[n.name].shape for n in expr.outputs])
     return values
 
 

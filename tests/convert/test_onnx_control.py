@@ -1,12 +1,22 @@
-"""If, Loop and Scan whose course is known, sequences and optional values: what ONNX Runtime computes."""
+"""If, Loop and Scan, sequences and optional values: what ONNX Runtime computes."""
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from megengine.convert.onnx import load_graph
-from megengine.core.errors import FileFormatError, OptionError, ShapeError
-from megengine.traced_module import interpret
+from megengine.autodiff import GradManager
+from megengine.convert.onnx import export, load_graph
+from megengine.core.errors import DTypeError, FileFormatError, MegEngineError, OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import apply
+from megengine.plan import compile as compile_plan
+from megengine.tensor import Tensor
+from megengine.traced_module import InternalGraph, interpret
+from megengine.traced_module.bodies import Body
+from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.formats import native as files
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -136,19 +146,8 @@ POSITION = """g (float[2] x) => (float[2] y) {
 @pytest.mark.parametrize(
     ("text", "options", "error", "match"),
     [
-        (CHOICE, {}, FileFormatError, "If node .* its condition depends on the network's input; give .* input_values"),
         (CHOICE, {"input_values": {"speed": 1}}, OptionError, "input_values: no input 'speed'"),
         (CHOICE, {"input_values": {"x": np.ones(3)}}, ShapeError, r"input 'x': shape \(3,\) does not fit"),
-        (ROUNDS, {}, FileFormatError, "its number of rounds depends on the network's input"),
-        (ROUNDS, {"input_values": {"n": 2000}}, FileFormatError, "it takes more than 1000 rounds"),
-        (
-            ROUNDS.replace("Identity (go)", "Less (m, h0)").replace(
-                "{ go_out", "{ h0 = ReduceMax <keepdims = 0> (h)\n m = ReduceMin <keepdims = 0> (h)\n go_out"
-            ),
-            {"input_values": {"n": 5}},
-            FileFormatError,
-            "whether it goes on depends on the network's input",
-        ),
         (POSITION, {}, FileFormatError, "position 2 does not exist in a sequence of 1 value"),
         (POSITION.replace("SequenceAt (s, at)", "SequenceAt (x, at)"), {}, FileFormatError, "is no sequence"),
         (MODELS["branch_by_shape"].replace("Relu", "Unknown"), {}, FileFormatError, "not supported: 'Unknown'"),
@@ -163,3 +162,249 @@ POSITION = """g (float[2] x) => (float[2] y) {
 def test_what_is_refused(text, options, error, match):
     with pytest.raises(error, match=match):
         load_graph(onnx.parser.parse_model(HEAD + text).SerializeToString(), **options)
+
+
+# graphs whose course depends on the input `x` and the number `n`
+COMPUTED = {
+    "branches": """g (float[2,3] x, int64 n) => (float[2,3] y, float[a,3] z) {
+        s = ReduceSum <keepdims = 0> (x)
+        zero = Constant <value = float {0}> ()
+        c = Greater (s, zero)
+        w = Exp (x)
+        y, z = If (c) <then_branch = a () => (float[2,3] p, float[2,3] p2) { p = Relu (w)
+                                                                             p2 = Neg (x) },
+                       else_branch = b () => (float[2,3] q, float[1,3] q2) { q = Sub (w, x)
+                            i = Constant <value = int64[1] {1}> ()
+                            q2 = Gather (x, i) }>
+    }""",
+    "branch_in_a_branch": """g (float[2,3] x, int64 n) => (float[2,3] y) {
+        s = ReduceSum <keepdims = 0> (x)
+        zero = Constant <value = float {0}> ()
+        c = Greater (s, zero)
+        y = If (c) <then_branch = a () => (float[2,3] p) { p = Identity (x) },
+                    else_branch = b () => (float[2,3] q) {
+                        two = Constant <value = int64 {2}> ()
+                        d = Greater (n, two)
+                        w = Exp (x)
+                        q = If (d) <then_branch = e () => (float[2,3] r) { r = Sub (x, w) },
+                                    else_branch = f () => (float[2,3] t)
+                                        { t = Constant <value = float[2,3] {1, 2, 3, 4, 5, 6}> () }>
+                    }>
+    }""",
+    "rounds": """g (float[2,3] x, int64 n) => (float[2,3] y, float[k,2,3] all) {
+        t = Constant <value = bool {1}> ()
+        y, all = Loop (n, t, x) <body = b (int64 i, bool go, float[2,3] h)
+            => (bool go_out, float[2,3] h_out, float[2,3] o)
+            { m = ReduceMax <keepdims = 0> (h)
+              most = Constant <value = float {6}> ()
+              go_out = Less (m, most)
+              f = Cast <to = 1> (i)
+              g = Add (h, f)
+              h_out = Add (g, x)
+              o = Mul (h_out, x) }>
+    }""",
+    "rounds_while": """g (float[2,3] x, int64 n) => (float[2,3] y) {
+        s = ReduceSum <keepdims = 0> (x)
+        zero = Constant <value = float {0}> ()
+        c = Greater (s, zero)
+        y = Loop (, c, x) <body = b (int64 i, bool go, float[2,3] h) => (bool go_out, float[2,3] h_out)
+            { go_out = Less (i, n)
+              h_out = Add (h, x) }>
+    }""",
+    "a_longer_state": """g (float[2,3] x, int64 n) => (float[k,3] y) {
+        y = Loop (n, , x) <body = b (int64 i, bool go, float[m,3] h) => (bool go_out, float[l,3] h_out)
+            { go_out = Identity (go)
+              zero = Constant <value = int64[1] {0}> ()
+              first = Gather (h, zero)
+              h_out = Concat <axis = 0> (h, first) }>
+    }""",
+    "many_rounds": """g (float[2,3] x, int64 n) => (float[2,3] y) {
+        most = Constant <value = int64 {1500}> ()
+        y = Loop (most, , x) <body = b (int64 i, bool go, float[2,3] h) => (bool go_out, float[2,3] h_out)
+            { go_out = Less (i, n)
+              h_out = Add (h, x) }>
+    }""",
+    "counts_in_a_branch": """g (float[2,3] x, int64 n) => (float[k] y) {
+        two = Constant <value = int64 {2}> ()
+        c = Greater (n, two)
+        zero = Constant <value = float {0}> ()
+        positive = Greater (x, zero)
+        row = Constant <value = int64[1] {-1}> ()
+        mask = Reshape (positive, row)
+        y = If (c) <then_branch = a () => (float[k1] p) { p = Compress (x, mask) },
+                    else_branch = b () => (float[k2] q) { q = Reshape (x, row) }>
+    }""",
+}
+
+
+def session_of(model):
+    content = model if isinstance(model, str) else model.SerializeToString()
+    return runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+
+def answers(session, arrays):
+    return session.run(None, dict(zip([i.name for i in session.get_inputs()], arrays, strict=True)))
+
+
+def same(got, wanted):
+    for a, b in zip(got, wanted, strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_depends_on_values_is_kept_and_runs_in_every_form(name, tmp_path):
+    model = onnx.parser.parse_model(HEAD + COMPUTED[name])
+    graph, session = load_graph(model), session_of(model)
+    assert {e.op for e in graph.exprs() if hasattr(e, "op")} & {"if", "loop"}
+    files.save(graph, tmp_path / "net.mgt")
+    stored = files.load(tmp_path / "net.mgt").graph
+    export(stored, tmp_path / "net.onnx")
+    written, read = session_of(str(tmp_path / "net.onnx")), load_graph(tmp_path / "net.onnx")
+    plan = compile_plan(graph)
+    for each in (graph, stored, read, graph.clone()):
+        each.lint()
+    rng = np.random.default_rng(4)
+    for n in range(5):
+        arrays = [rng.standard_normal((2, 3)).astype(np.float32) + n / 4 - 0.5, np.array(n, np.int64)]
+        wanted = answers(session, arrays)
+        same(plan(*arrays), wanted)
+        same(answers(written, arrays), wanted)
+        for each in (graph, stored, read):
+            same([y.numpy() for y in interpret(each, arrays)], wanted)
+
+
+BODY = """g (float[3] x, int64 n, float bound) => (float[3] y, float[k,3] all) {{
+    t = Constant <value = bool {{1}}> ()
+    y, all = Loop ({limit}, {first}, x) <body = b (int64 i, bool go, float[3] h)
+        => (bool go_out, float[3] h_out, float[3] o)
+        {{ m = Reduce{kind} <keepdims = 0> (h)
+          small = {compare} (m, bound)
+          below = Less (i, n)
+          go_out = And (small, below)
+          h_out = {step} (h, x)
+          o = If (small) <then_branch = a () => (float[3] p) {{ p = {then} (h_out) }},
+                          else_branch = c () => (float[3] q) {{ q = Mul (h, bound) }}> }}>
+}}"""
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    limit=st.sampled_from(["n", ""]),
+    first=st.sampled_from(["t", ""]),
+    kind=st.sampled_from(["Max", "Min", "Sum"]),
+    compare=st.sampled_from(["Less", "Greater"]),
+    step=st.sampled_from(["Add", "Sub"]),
+    then=st.sampled_from(["Neg", "Exp", "Abs"]),
+    n=st.integers(0, 6),
+    values=st.tuples(*[st.integers(-8, 8)] * 4),
+)
+def test_loops_with_branches_are_those_of_the_runtime(limit, first, kind, compare, step, then, n, values):
+    model = BODY.format(limit=limit, first=first, kind=kind, compare=compare, step=step, then=then)
+    model = onnx.parser.parse_model(HEAD + model)
+    *x, bound = (v / 4 for v in values)
+    arrays = [np.array(x, np.float32), np.array(n, np.int64), np.array(bound, np.float32)]
+    same([y.numpy() for y in interpret(load_graph(model), arrays)], answers(session_of(model), arrays))
+
+
+def test_a_rate_chooses_the_front_of_a_recurrent_network(tmp_path):
+    """As networks of voice activity have it: a branch for each rate of samples, then one LSTM."""
+    rng = np.random.default_rng(0)
+    shapes = {"wa": (4, 1, 8), "wb": (4, 1, 4), "w": (1, 12, 4), "r": (1, 12, 3)}
+    text = """g (float[1,1,64] x, float[1,1,3] h, int64 rate) => (float[t,1,1,3] y, float[1,1,3] last)
+    <float[4,1,8] wa = {1}, float[4,1,4] wb = {1}, float[1,12,4] w = {1}, float[1,12,3] r = {1}> {
+        wide = Constant <value = int64 {16000}> ()
+        c = Equal (rate, wide)
+        f = If (c) <then_branch = a () => (float[1,4,8] p) { p = Conv <strides = [8]> (x, wa) },
+                    else_branch = b () => (float[1,4,16] q) { q = Conv <strides = [4]> (x, wb) }>
+        s = Transpose <perm = [2, 0, 1]> (f)
+        y, last = LSTM <hidden_size = 3> (s, w, r, , , h)
+    }"""
+    model = onnx.parser.parse_model(HEAD + text)
+    for tensor in model.graph.initializer:
+        values = rng.standard_normal(shapes[tensor.name]).astype(np.float32) / 2
+        tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    graph, session = load_graph(model), session_of(model)
+    export(graph, tmp_path / "net.onnx")
+    plan, written = compile_plan(graph), session_of(str(tmp_path / "net.onnx"))
+    for rate in (8000, 16000, 8000):
+        arrays = [rng.standard_normal((1, 1, 64)).astype(np.float32), np.zeros((1, 1, 3), np.float32), np.array(rate)]
+        wanted = answers(session, arrays)
+        same(plan(*arrays), wanted)
+        same(answers(written, arrays), wanted)
+
+
+def body(shape=(2,), dtype=np.float32, op="exp", results=1, *, state=False):
+    """A graph of one op; with `state` one of a loop that gives nothing but whether it goes on."""
+    graph = InternalGraph("body")
+    if state:
+        _, go = (
+            add_input(graph, name, TensorSpec((), np.dtype(kind))) for name, kind in (("i", "int64"), ("go", "bool"))
+        )
+    x = add_input(graph, "x", TensorSpec(shape, np.dtype(dtype)))
+    set_outputs(graph, [go] if state else [graph.apply(op, x)] * results)
+    return Body(graph)
+
+
+def ones(*shape, dtype=np.float32):
+    return Tensor._wrap(np.ones(shape, dtype))
+
+
+YES = Tensor._wrap(np.array(True))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (
+            lambda: apply("if", ones(), ones(2), then=body(), otherwise=body()),
+            DTypeError,
+            "if: the condition is float32",
+        ),
+        (
+            lambda: apply("if", YES, ones(3), then=body(), otherwise=body()),
+            ShapeError,
+            "input 'x' of graph 'body' is float32",
+        ),
+        (lambda: apply("if", YES, then=body(), otherwise=body()), ShapeError, "graph 'body' takes 1 input, got 0"),
+        (
+            lambda: apply("if", YES, ones(2, dtype=np.int32), then=body(), otherwise=body()),
+            DTypeError,
+            "input 'x' of graph 'body' is float32",
+        ),
+        (
+            lambda: apply("if", YES, ones(2, 1), then=body((2, 1)), otherwise=body((2, 1), op="GetVarShape")),
+            ShapeError,
+            "if: result 0 is float32.* or int32.*; expected one dtype",
+        ),
+        (
+            lambda: apply("if", YES, ones(2), then=body(), otherwise=body(results=2)),
+            ShapeError,
+            "if: its branches give 1 result and 2 results; expected as many of both",
+        ),
+        (
+            lambda: apply("loop", ones(2), body=body(state=True), states=1, limited=False, asked=False),
+            ShapeError,
+            "loop: its body gives 0 values; expected 1 state first",
+        ),
+        (
+            lambda: apply("loop", YES, body=body(state=True), states=0, limited=False, asked=True),
+            ShapeError,
+            "graph 'body' takes 3 inputs, got 2",
+        ),
+        (
+            lambda: apply("loop", ones(), ones(2), body=body(), states=1, limited=True, asked=False),
+            DTypeError,
+            "loop: the number of rounds is float32",
+        ),
+    ],
+)
+def test_graphs_that_do_not_fit_are_refused(call, error, match):
+    with pytest.raises(error, match=match):
+        call()
+
+
+def test_no_gradient_passes_a_branch():
+    x = ones(2)
+    with GradManager().attach([x]) as gm, pytest.raises(MegEngineError, match="which of its graphs run"):
+        gm.backward(apply("if", YES, x, then=body(), otherwise=body()).sum())

@@ -96,7 +96,34 @@ def _op_files() -> list[bytes]:
         ]
         return [*(lower(m) for m in _traced()[:2]), *nets]
 
-    return [*_stored("graphs/*.mgt")(), *_written(files.save, graphs, ".mgt")]
+    return [*_stored("graphs/*.mgt")(), *_written(files.save, graphs, ".mgt"), *_nested_files()]
+
+
+_NESTED = """<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x, int64 n) => (float[2,3] y, float[k] z) {
+    s = ReduceSum <keepdims = 0> (x)
+    bound = Constant <value = float {0}> ()
+    t = Greater (s, bound)
+    y = Loop (n, t, x) <body = b (int64 i, bool go, float[2,3] h) => (bool go_out, float[2,3] h_out) {
+        m = ReduceMax <keepdims = 0> (h)
+        go_out = Less (m, s)
+        h_out = If (go) <then_branch = a () => (float[2,3] p) { p = Add (h, x) },
+                         else_branch = c () => (float[2,3] q) { w = Constant <value = float[3] {1, 2, 3}> ()
+                                                                q = Mul (h, w) }> }>
+    places = NonZero (y)
+    turned = Transpose (places)
+    v = GatherND (y, turned)
+    z = Add (v, s)
+}"""
+
+
+@functools.cache
+def _nested_files() -> list[bytes]:
+    """Graphs that ops run, graphs in these, and lengths that values tell."""
+    import onnx as format
+
+    from megengine.convert import onnx
+
+    return _written(_save_native, lambda: [onnx.load_graph(format.parser.parse_model(_NESTED))], ".mgt")
 
 
 def _arrays(save: Callable[..., Any]) -> bytes:
@@ -318,6 +345,7 @@ KINDS: dict[str, Kind] = {
     ),
     "picture": Kind(".png", _pictures, damaged_bytes, _load_picture),
     "recipe": Kind(".json", _recipes, _damaged_text, _load_recipe),
+    "nested-values": Kind(".mgt", _nested_files, hostile_archive, _use_native),
     "mgt-values": Kind(".mgt", _integer_files, hostile_archive, _use_native),
     "layer-values": Kind(".mgt", _quantized_module_files, hostile_archive, _use_layers),
     "onnx-values": Kind(".onnx", _qdq_onnx_files, hostile_onnx, _use_onnx),

@@ -24,6 +24,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.primitives import IN_ANOTHER, assign, give_name, is_among, link, unlink
+from megengine.traced_module.sizes import free_count
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -81,6 +82,8 @@ def apply(
 ) -> Any:
     check_owned(graph, f"apply {op}", inputs)
     record, attrs = get_op(op), dict(attrs or {})
+    if record.counts:
+        attrs["count"] = free_count(graph, attrs.get("count") or name or f"{op}_out")
     specs = inferred(record, inputs, attrs)
     single = isinstance(specs, TensorSpec)
     anchor = graph._anchor(before, after)

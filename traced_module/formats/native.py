@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +21,7 @@ from megengine.core.dtype import QuantizedDType, bfloat16
 from megengine.core.errors import FileFormatError, MegEngineError, brief
 from megengine.core.sizes import OpenSize
 from megengine.serialization.files import ARCHIVES, SUFFIXES
+from megengine.traced_module.bodies import DEEPEST, Body, bodies_of
 from megengine.traced_module.formats import module_reading, module_writing
 from megengine.traced_module.formats.archives import read_archive, write_archive
 from megengine.traced_module.formats.values import ValueReader, dtype_in, dtype_out, lengths_out, size_in, size_out
@@ -59,7 +60,7 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
         packing = zipfile.ZIP_STORED  # a small file must not unpack to a large one
     else:
         graph = lower(model).graph
-        arrays = {e.name: _plain_storage(e) for e in graph.exprs() if isinstance(e, Constant)}
+        arrays = dict(_arrays(graph, ""))
         text, packing = _graph_text(graph), zipfile.ZIP_DEFLATED
     write_archive(Path(path), GRAPH, text, arrays, packing)
 
@@ -123,13 +124,24 @@ def _version(described: Any) -> int:
 # ---------------------------------------------------------------- writing
 
 
+def _arrays(graph: InternalGraph, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Constants of a graph and of those that its ops run, by the names under which they are stored."""
+    for expr in graph.exprs():
+        if isinstance(expr, Constant):
+            yield f"{prefix}{expr.name}", _plain_storage(expr)
+        for name, body in bodies_of(expr):
+            yield from _arrays(body.graph, f"{prefix}{expr.name}.{name}.")
+
+
+def _ends(graph: InternalGraph) -> dict[str, Any]:
+    return {"name": graph.name, "inputs": [n.name for n in graph.inputs], "outputs": [n.name for n in graph.outputs]}
+
+
 def _graph_text(graph: InternalGraph) -> str:
     head = {
         "format": FORMAT,
         "version": OPS_VERSION,
-        "name": graph.name,
-        "inputs": [n.name for n in graph.inputs],
-        "outputs": [n.name for n in graph.outputs],
+        **_ends(graph),
         **({"metadata": module_writing.texts(graph.metadata)} if graph.metadata else {}),
     }
     lines = [json.dumps(_describe(e), allow_nan=False) for e in graph.exprs()]
@@ -172,14 +184,23 @@ def _value_out(expr: Apply, key: str, value: Any) -> Any:
         return [_value_out(expr, key, item) for item in value]
     if isinstance(value, (np.dtype, QuantizedDType)):
         return {"dtype": dtype_out(value)}
+    if isinstance(value, Body):
+        return {"graph": {**_ends(value.graph), "exprs": list(map(_describe, value.graph.exprs()))}}
     raise FileFormatError(f"{expr!r}: attribute {key!r} is {type(value).__name__}, which the file format does not hold")
 
 
 # ---------------------------------------------------------------- reading
 
 
-def _ops_graph(described: dict[str, Any], arrays: dict[str, np.ndarray]) -> InternalGraph:
-    """The graph of a file of version 1: its expressions have no ids, its nodes neither ids nor qualnames."""
+def _ops_graph(
+    described: dict[str, Any], arrays: dict[str, np.ndarray], prefix: str = "", depth: int = 0
+) -> InternalGraph:
+    """The graph of a file of version 1: its expressions have no ids, its nodes neither ids nor qualnames.
+
+    Graphs that ops run are in their attributes, with arrays of names that begin with `prefix`.
+    """
+    if depth > DEEPEST:
+        raise FileFormatError(f"graphs are nested deeper than {DEEPEST}")
     reader = module_reading.ModuleReader(ValueReader(arrays), [])
     ids, exprs = itertools.count(), []
     for ident, item in enumerate(described["exprs"]):
@@ -188,9 +209,15 @@ def _ops_graph(described: dict[str, Any], arrays: dict[str, np.ndarray]) -> Inte
         expr = {**item, "id": ident, "outputs": outputs, "meta": meta}
         if item["kind"] == Constant.kind:
             expr["value"] = len(reader.values.tensors)
-            reader.values.add_tensor({"array": outputs[0]["name"], "dtype": outputs[0]["dtype"]})
+            reader.values.add_tensor({"array": f"{prefix}{outputs[0]['name']}", "dtype": outputs[0]["dtype"]})
         elif item["kind"] == Apply.kind:
-            expr["attrs"] = {key: _value_in(value) for key, value in item["attrs"].items()}
+            below = f"{prefix}{outputs[0]['name']}."
+            expr["attrs"] = {
+                key: Body(_ops_graph(value["graph"], arrays, f"{below}{key}.", depth + 1))
+                if isinstance(value, dict) and "graph" in value
+                else _value_in(value)
+                for key, value in item["attrs"].items()
+            }
         elif item["kind"] != Input.kind:
             raise FileFormatError(f"{outputs[0]['name']!r} is of the unknown kind {item['kind']!r}")
         exprs.append(expr)

@@ -8,6 +8,7 @@ from operator import is_, is_not
 from typing import Any
 
 from megengine.core.pytree import TreeDef
+from megengine.core.sizes import names_of
 from megengine.traced_module.ir.expr import SHAPE_OF, Apply, Call, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node
@@ -112,12 +113,26 @@ def is_dead(expr: Expr, returned: set[int] | None = None) -> bool:
 def remove_dead(graph: InternalGraph) -> int:
     """Remove expressions that no output needs (inputs stay); returns how many."""
     removed, returned = 0, {id(n) for n in graph._outputs}
+    exprs = graph.exprs(recursive=False)
+    counted = any(isinstance(e, Apply) and "count" in e._attrs for e in exprs)
+    lengths: set[str] = set()  # that attributes of what stays are computed from
     with graph._journal.transaction("remove_dead"):
-        for expr in reversed(graph.exprs(recursive=False)):  # users first, so one sweep is enough
-            if is_dead(expr, returned):
+        for expr in reversed(exprs):  # users first, so one sweep is enough
+            if is_dead(expr, returned) and not (counted and _gives_length(expr, lengths)):
                 unlink(graph, expr)
                 removed += 1
+            elif counted and isinstance(expr, Apply):
+                lengths |= names_of(tuple(expr._attrs.values()))
     return removed
+
+
+def _gives_length(expr: Expr, lengths: set[str]) -> bool:
+    """True for an op that gives one of these lengths, which depends on values."""
+    return (
+        isinstance(expr, Apply)
+        and "count" in expr._attrs
+        and any(names_of(n._spec.shape) & lengths for n in expr._outputs)
+    )
 
 
 # What changes do: see `Journal.change`.

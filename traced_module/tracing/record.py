@@ -10,6 +10,7 @@ import numpy as np
 from megengine.core import hooks
 from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten
+from megengine.core.sizes import is_open
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Interposer, Op, infer, interpose
 from megengine.logger import get_logger
@@ -70,7 +71,7 @@ class OpRecorder(Interposer):
         return self.nodes[id(tensor)]
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
-        if op.name == SHAPE_OF:  # shapes are fixed at op level
+        if op.name == SHAPE_OF and not is_open(tensors[0].spec.shape):  # other shapes are fixed at op level
             return Tensor._wrap(np.array(tensors[0].spec.shape, np.int32))
         if not any(id(t) in self.nodes for t in tensors) and all(t._value is not None for t in tensors):
             return proceed()  # arithmetic on constants is done now

@@ -45,8 +45,11 @@ bool read_shape(Output& out) {
         PyErr_SetString(PyExc_ValueError, "a shape is a tuple of as many lengths as NumPy takes");
         return false;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(lengths.get()); ++i)
-        out.shape.push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(lengths.get(), i)));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(lengths.get()); ++i) {
+        PyObject* length = PyTuple_GET_ITEM(lengths.get(), i);
+        out.open = out.open || !PyLong_CheckExact(length);
+        out.shape.push_back(PyLong_AsSsize_t(length));
+    }
     return !PyErr_Occurred();
 }
 
@@ -202,7 +205,8 @@ PyObject* cast(Ref array, PyObject* dtype) {
 PyObject* made(Ref array, const Output& out, bool may_differ) {
     if (may_differ) array = Ref(cast(std::move(array), out.storage.get()));
     if (!array) return nullptr;
-    return new_tensor(std::move(array), out.spec.get(), out.dtype.get(), out.device.get());
+    return new_tensor(std::move(array), out.open ? Py_None : out.spec.get(), out.dtype.get(),
+                      out.device.get());
 }
 
 PyObject* made_many(PyObject* arrays, const PreparedCall& call) {

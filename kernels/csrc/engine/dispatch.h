@@ -25,6 +25,7 @@ struct Output {
     Ref spec, dtype, device;
     Ref storage;                       // the dtype of the array
     std::vector<std::intptr_t> shape;  // as NumPy's type
+    bool open = false;                 // a length depends on values: the shape is the array's
 };
 
 struct GradientRule;

@@ -1,37 +1,79 @@
-"""If, Loop and Scan whose course is known while importing: the graphs that they run are read in their place."""
+"""If, Loop and Scan: where their course is known while importing, the graphs that they run are read in their place.
+
+Others become ops that hold these graphs. What a graph reads from around it are inputs of the op.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine.convert.onnx.context import OnnxNode, Value
+from megengine.convert.onnx.context import Group, OnnxNode, Value
+from megengine.core.sizes import named
+from megengine.core.spec import TensorSpec
+from megengine.traced_module import InternalGraph
+from megengine.traced_module.bodies import Body
+from megengine.traced_module.editing.expressions import add_input
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.primitives import assign
 
 if TYPE_CHECKING:
     import onnx
 
 MOST_ROUNDS = 1000  # of a loop
+
+
+@dataclass
+class Apart:
+    """A graph that a node runs, read as a graph of its own, and what it reads from around it: (there, its input)."""
+
+    graph: InternalGraph
+    captured: list[tuple[TensorNode, TensorNode]]
+
+
 Run = Callable[["onnx.GraphProto", Sequence[Any], str], list[Any]]  # a graph, its inputs, where it stands
+Separate = Callable[["onnx.GraphProto", Sequence[TensorSpec], str], Apart]
 
 
-def known_if(node: OnnxNode, run: Run) -> list[Any]:
-    """The branch that a known condition takes."""
+def either(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
+    """The branch that a known condition takes, or an op that holds both."""
     condition = node.input(0)
     if not isinstance(condition, np.ndarray):
-        raise node.fail(
-            "its condition depends on the network's input; give the value of the input that decides with input_values"
-        )
+        branches = [separate(node.attrs[name], (), name) for name in ("then_branch", "else_branch")]
+        outer = _with_the_same_inputs(branches)
+        then, otherwise = (Body(branch.graph) for branch in branches)
+        return node.apply("if", condition, *outer, then=then, otherwise=otherwise)
     branch = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
     return run(node.attrs[branch], (), branch)
 
 
-def known_loop(node: OnnxNode, run: Run) -> list[Any]:
-    """The rounds of a loop one after the other; whether there is another must be known."""
+def _with_the_same_inputs(parts: Sequence[Apart]) -> list[TensorNode]:
+    """Let graphs have inputs for everything that one of them reads from around them, which is returned."""
+    outer = {id(there): there for part in parts for there, _ in part.captured}
+    for part in parts:
+        own = {id(there): inner for there, inner in part.captured}
+        for key, there in outer.items():
+            if key not in own:
+                own[key] = add_input(part.graph, there.name, there.spec)
+        count = len(part.graph.inputs) - len(own)
+        assign(part.graph, part.graph, "_inputs", (*part.graph.inputs[:count], *(own[key] for key in outer)))
+    return list(outer.values())
+
+
+def rounds(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
+    """The rounds of a loop one after the other; an op where it is not known how many there are, or there are many."""
     body = node.attrs["body"]
-    limit, going = (_known(node, index, what) for index, what in ((0, "number of rounds"), (1, "condition")))
+    limit, going = node.optional(0), node.optional(1)
+    if (
+        isinstance(limit, TensorNode)
+        or isinstance(going, TensorNode)
+        or (limit is not None and limit.item() > MOST_ROUNDS)
+    ):
+        return _looped(node, separate)
     most = math.inf if limit is None else int(limit.reshape(-1)[0])
     more = going is None or bool(going.reshape(-1)[0])
     states = [node.input(index) for index in range(2, len(node.inputs))]
@@ -39,10 +81,10 @@ def known_loop(node: OnnxNode, run: Run) -> list[Any]:
     done = 0
     while more and done < most:
         if done == MOST_ROUNDS:
-            raise node.fail(f"it takes more than {MOST_ROUNDS} rounds; export the model without the loop")
+            return _looped(node, separate)
         made = run(body, (np.asarray(done, np.int64), np.asarray(True), *states), f"round {done}")
         if not isinstance(made[0], np.ndarray):
-            raise node.fail("whether it goes on depends on the network's input; export the model without the loop")
+            return _looped(node, separate)
         more, states = bool(made[0].reshape(-1)[0]), made[1 : 1 + len(states)]
         for column, value in zip(scanned, made[1 + len(states) :], strict=True):
             column.append(value)
@@ -50,7 +92,37 @@ def known_loop(node: OnnxNode, run: Run) -> list[Any]:
     return [*states, *(_stacked(node, column, 0) for column in scanned)]
 
 
-def known_scan(node: OnnxNode, run: Run) -> list[Any]:
+def _looped(node: OnnxNode, separate: Separate) -> Sequence[Any]:
+    """The op that goes on while its body says so. A length of a state that a round changes is open in the body."""
+    body = node.attrs["body"]
+    states = [node.input(index) for index in range(2, len(node.inputs))]
+    if any(isinstance(state, Group) for state in states):
+        raise node.fail("a sequence is carried through rounds whose number depends on the network's input")
+    first = [node.as_node(state) for state in states]
+    specs = [state.spec for state in first]
+    part = separate(body, (*_ROUND, *specs), "body")
+    after = [n.spec for n in part.graph.outputs[1 : 1 + len(states)]]
+    opened = [_opened(node, k, *pair) for k, pair in enumerate(zip(specs, after, strict=True))]
+    if opened != specs:
+        part = separate(body, (*_ROUND, *opened), "body")
+    outer = _with_the_same_inputs([part])
+    ends = [node.as_node(value) for value in (node.optional(0), node.optional(1)) if value is not None]
+    flags = {"limited": node.optional(0) is not None, "asked": node.optional(1) is not None}
+    return node.apply("loop", *ends, *first, *outer, body=Body(part.graph), states=len(states), **flags)
+
+
+_ROUND = (TensorSpec((), np.dtype(np.int64)), TensorSpec((), np.dtype(np.bool_)))
+
+
+def _opened(node: OnnxNode, k: int, before: TensorSpec, after: TensorSpec) -> TensorSpec:
+    if before.dtype != after.dtype or before.ndim != after.ndim:
+        raise node.fail(f"a round makes its state {k} {after} of {before}; expected one dtype and number of axes")
+    lengths = zip(before.shape, after.shape, strict=True)
+    shape = [a if a == b else named(f"{node.name}_{k}_{axis}", max(int(a), 1)) for axis, (a, b) in enumerate(lengths)]
+    return TensorSpec(tuple(shape), before.dtype, before.device)
+
+
+def known_scan(node: OnnxNode, run: Run, separate: Separate) -> list[Any]:
     """One round for each element of the scanned inputs."""
     body, count = node.attrs["body"], int(node.attrs["num_scan_inputs"])
     if node.opset < 9:
@@ -77,13 +149,6 @@ def known_scan(node: OnnxNode, run: Run) -> list[Any]:
     return [*states, *(_stacked(node, column, axis) for column, axis in zip(ordered, out_axes, strict=True))]
 
 
-def _known(node: OnnxNode, index: int, what: str) -> np.ndarray | None:
-    value = node.optional(index)
-    if value is not None and not isinstance(value, np.ndarray):
-        raise node.fail(f"its {what} depends on the network's input; export the model without the loop")
-    return value
-
-
 def _element(node: OnnxNode, x: Value, axis: int, at: int) -> Value:
     """X without the axis, at one place of it."""
     if isinstance(x, np.ndarray):
@@ -106,4 +171,4 @@ def _stacked(node: OnnxNode, values: Sequence[Value], axis: int) -> Value:
     return wide[0] if len(wide) == 1 else node.apply("concat", *wide, axis=axis)
 
 
-CONTROL = {"If": known_if, "Loop": known_loop, "Scan": known_scan}
+CONTROL = {"If": either, "Loop": rounds, "Scan": known_scan}

@@ -1,10 +1,12 @@
 """Graphs to ONNX: float graphs and QDQ graphs, provenance kept as node metadata."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megengine.convert.onnx import (  # noqa: F401  (they fill WRITERS)
     recurrent_rules,
+    write_control_rules,
     write_index_rules,
     write_integer_rules,
     write_math_rules,
@@ -20,6 +22,7 @@ from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.sizes import counting
 from megengine.traced_module.tracing.entry import lower
 
 if TYPE_CHECKING:
@@ -61,23 +64,9 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
     if not OLDEST <= opset <= newest:
         raise OptionError(f"ONNX export: opset {opset}; expected {OLDEST} to {newest}")
     graph = lower(model).graph
-    w = Writer(opset)
-    w.axes.update(_open_axes(graph))
+    w = Writer(opset, write_graph=_graph_proto)
     w.taken.update(node.name for expr in graph.exprs() for node in expr.outputs)
-    linear = (write_rules.linear_of(expr) for expr in graph.exprs() if isinstance(expr, Apply))
-    w.absorbed.update(id(pair[0]) for pair in linear if pair is not None)
-    for expr in graph.exprs():
-        if isinstance(expr, Apply) and id(expr) not in w.absorbed:
-            w.current = expr
-            _write_expr(w, expr)
-    w.current = None
-    made = onnx.helper.make_graph(
-        w.nodes,
-        utf8(graph.name) or "graph",
-        [_value_info(node) for node in graph.inputs],
-        _outputs(w, graph),
-        w.initializers,
-    )
+    made = _graph_proto(w, graph, graph.inputs)
     opsets = [onnx.helper.make_opsetid("", opset)]
     version = onnx.helper.find_min_ir_version_for(opsets)
     proto = onnx.helper.make_model(made, opset_imports=opsets, ir_version=version)
@@ -94,6 +83,23 @@ def newest_opset() -> int:
     return onnx.defs.onnx_opset_version()
 
 
+def _graph_proto(w: Writer, graph: InternalGraph, inputs: Sequence[TensorNode]) -> "onnx.GraphProto":
+    """A graph with these inputs; others are values around it."""
+    import onnx
+
+    w.axes.update(_open_axes(graph))
+    linear = (write_rules.linear_of(expr) for expr in graph.exprs() if isinstance(expr, Apply))
+    w.absorbed.update(id(pair[0]) for pair in linear if pair is not None)
+    for expr in graph.exprs():
+        if isinstance(expr, Apply) and id(expr) not in w.absorbed:
+            w.current = expr
+            _write_expr(w, expr)
+    w.current = None
+    outputs = _outputs(w, graph)
+    infos = [_value_info(node) for node in inputs]
+    return onnx.helper.make_graph(w.nodes, utf8(graph.name) or "graph", infos, outputs, w.initializers)
+
+
 def _open_axes(graph: InternalGraph) -> dict[str, tuple[str, int]]:
     """Where the inputs have each open axis."""
     axes: dict[str, tuple[str, int]] = {}
@@ -101,6 +107,11 @@ def _open_axes(graph: InternalGraph) -> dict[str, tuple[str, int]]:
         for axis, size in enumerate(node.spec.shape):
             if (name := name_of(size)) is not None:
                 axes.setdefault(name, (node.name, axis))
+    for expr in counting(graph):
+        for node in expr.outputs:
+            for axis, size in enumerate(node.spec.shape):
+                if (name := name_of(size)) is not None:
+                    axes.setdefault(name, (node.name, axis))
     return axes
 
 

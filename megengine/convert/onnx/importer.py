@@ -29,7 +29,7 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
 )
 from megengine.convert.onnx.bodies import body_of
 from megengine.convert.onnx.context import MAX_ELEMENTS, Group, OnnxNode, Value
-from megengine.convert.onnx.control import CONTROL
+from megengine.convert.onnx.control import CONTROL, Apart
 from megengine.convert.onnx.examples import SCALES, Examples
 from megengine.convert.onnx.folding import constant_of, fold
 from megengine.convert.onnx.open_folding import fold_open
@@ -152,6 +152,7 @@ class _Importer:
     examples: Examples
     # of the graph that is read, then those around it
     values: ChainMap[str, Any] = field(default_factory=lambda: ChainMap({}))
+    captured: dict[int, tuple[str, TensorNode, TensorNode]] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)  # results of refused nodes, of which no shape is known
 
     def run(self) -> InternalGraph:
@@ -178,7 +179,7 @@ class _Importer:
                 self._stand_in(node)
         if refused:
             raise refused[0] if len(refused) == 1 else _together(refused)
-        set_outputs(self.graph, [self._output(item.name) for item in source.output])
+        set_outputs(self.graph, [self._output(item.name, self._made_value(item.name)) for item in source.output])
         remove_dead(self.graph)
         return self.graph
 
@@ -266,6 +267,32 @@ class _Importer:
         finally:
             self.values = outer
 
+    def _apart(self, opset: int, graph: onnx.GraphProto, specs: Sequence[TensorSpec], where: str) -> Apart:
+        """A graph that a node runs as a graph of its own, with inputs of these specs."""
+        around = self.graph, self.shared, self.captured
+        self.graph = made = InternalGraph(name=_clean(graph.name, "body"))
+        self.shared, self.captured = {**{name: {} for name in self.shared}, "names": self.shared["names"]}, {}
+        try:
+            pairs = zip(graph.input, specs, strict=True)
+            inputs = [add_input(made, _clean(item.name, "input"), spec) for item, spec in pairs]
+            values = self._graph(opset, graph, inputs, where)
+            set_outputs(made, [self._output(i.name, v) for i, v in zip(graph.output, values, strict=True)])
+            remove_dead(made)
+            captured = list(self.captured.values())
+        finally:
+            self.graph, self.shared, self.captured = around
+        return Apart(made, [(self._reached(name, value), inner) for name, value, inner in captured])
+
+    def _reached(self, name: str, value: Any) -> Any:
+        """A value in the graph that is read now: one of a graph around it is an input."""
+        if isinstance(value, Group):
+            return Group([self._reached(name, item) for item in value.values], value.optional)
+        if not isinstance(value, TensorNode) or value.graph is self.graph:
+            return value
+        if id(value) not in self.captured:
+            self.captured[id(value)] = name, value, add_input(self.graph, _clean(name, "value"), value.spec)
+        return self.captured[id(value)][2]
+
     def _wanted_shapes(self, names: list[str]) -> dict[str, Lengths]:
         if self.shapes is None:
             return {}
@@ -295,7 +322,9 @@ class _Importer:
     def _made(self, node: onnx.NodeProto, inputs: list[Value | None], index: int, opset: int) -> Sequence[Value] | None:
         """The outputs of a node; None where other nodes define them."""
         if node.op_type in CONTROL:
-            return CONTROL[node.op_type](self._onnx_node(node, inputs, index, opset), partial(self._graph, opset))
+            runs = partial(self._graph, opset), partial(self._apart, opset)
+            made = CONTROL[node.op_type](self._onnx_node(node, inputs, index, opset), *runs)
+            return made if isinstance(made, (list, tuple)) else (made,)
         known = [value for value in inputs if value is None or isinstance(value, np.ndarray)]
         is_open = any(map(is_open_array, known))
         if len(known) == len(inputs) and not is_open and (folded := fold(node, known, opset)) is not None:
@@ -347,15 +376,14 @@ class _Importer:
             raise FileFormatError(
                 f"{node.op_type} node {node.name!r}: reads {name!r}, which no earlier node makes; the file is damaged"
             )
-        return self.values[name]
+        return self._reached(name, self.values[name])
 
     def _made_value(self, name: str) -> Any:
         if name not in self.values:
             raise FileFormatError(f"the output {name!r} is made by no node; the file is damaged")
-        return self.values[name]
+        return self._reached(name, self.values[name])
 
-    def _output(self, name: str) -> Any:
-        value = self._made_value(name)
+    def _output(self, name: str, value: Any) -> Any:
         if isinstance(value, Group):
             raise FileFormatError(f"the output {name!r} is a sequence or an optional value; expected a tensor")
         import onnx

@@ -182,18 +182,46 @@ def size(node: OnnxNode, x: Value) -> Value:
 
 @rule("Compress")
 def compress(node: OnnxNode, x: Value) -> Value:
-    """The entries of an axis, or of all elements without one, where a constant condition holds."""
-    condition = node.const(1, "condition")
-    if condition is None:
-        raise node.fail("its condition is missing")
+    """The entries of an axis, or of all elements without one, where a condition holds."""
+    condition = node.input(1)
     if node.attr("axis") is None:
         x, axis = node.reshape(x, (math.prod(x.shape),)), 0
     else:
         axis = node.axis(int(node.attr("axis")), len(x.shape))
+    if isinstance(condition, TensorNode):
+        index = node.reshape(node.apply("nonzero", condition), (-1,))
+        whole = (None, None, None)
+        return node.apply("index", x, index, pattern=tuple("i" if a == axis else whole for a in range(len(x.shape))))
     places = np.flatnonzero(condition)
     if places.size and places[-1] >= x.shape[axis]:
         raise node.fail(f"its condition has {counted(condition.size, 'value')} for an axis of {x.shape[axis]}")
     return chosen(node, x, axis, places)
+
+
+@rule("Unique")
+def unique(node: OnnxNode, x: Value) -> tuple[Value, ...]:
+    """Different values (or parts along an axis), first places, places of the originals, counts."""
+    axis = node.attr("axis")
+    axis = None if axis is None else node.axis(int(axis), len(x.shape))
+    return node.apply("unique", x, axis=axis, sort=bool(node.attr("sorted", 1)))
+
+
+@rule("NonMaxSuppression")
+def suppressed(
+    node: OnnxNode,
+    boxes: Value,
+    scores: Value,
+    limit: Value | None = None,
+    overlap: Value | None = None,
+    least: Value | None = None,
+) -> Value:
+    """Batch, class and place of the boxes of each class that no better one overlaps by too much."""
+    limit = np.zeros(1, np.int64) if limit is None else limit
+    overlap = np.zeros(1, np.float32) if overlap is None else overlap
+    least = np.full(1, -np.inf, np.float32) if least is None else least
+    return node.apply(
+        "batched_nms", boxes, scores, limit, overlap, least, center=bool(node.attr("center_point_box", 0))
+    )
 
 
 @composition("ReverseSequence")

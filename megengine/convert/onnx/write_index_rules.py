@@ -170,3 +170,21 @@ def set_index(w: Writer, expr: Apply) -> None:
     where = w.constant(places.reshape(-1, 1), f"{name}_places", np.int64)
     made = w.add("ScatterND", [flat, where, spread], f"{name}_set")
     w.emit("Reshape", expr, [made, w.constant(list(data.shape), f"{name}_shape", np.int64)])
+
+
+@writer("nms")
+def nms(w: Writer, expr: Apply) -> None:
+    """NonMaxSuppression of one picture and class; the last column of its result, int32."""
+    import onnx
+
+    name, limit = expr.outputs[0].name, expr.attrs["limit"]
+    first, second = (w.constant(axes, f"{name}_axes", np.int64) for axes in ([0], [0, 1]))
+    boxes, scores = (
+        w.add("Unsqueeze", [w.value(node), axes], f"{node.name}_batch")
+        for node, axes in zip(expr.inputs, (first, second), strict=True)
+    )
+    most = w.constant([np.iinfo(np.int32).max if limit is None else limit], f"{name}_limit", np.int64)
+    overlap = w.constant([expr.attrs["threshold"]], f"{name}_overlap", np.float32)
+    kept = w.add("NonMaxSuppression", [boxes, scores, most, overlap], f"{name}_kept")
+    column = w.add("Gather", [kept, w.constant(2, f"{name}_column", np.int64)], f"{name}_places", axis=1)
+    w.emit("Cast", expr, [column], to=onnx.TensorProto.INT32)

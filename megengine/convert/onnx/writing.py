@@ -57,6 +57,7 @@ class Writer:
     taken: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
     current: Apply | None = None
+    write_graph: Callable[..., Any] | None = None  # (writer, graph, inputs) -> the ONNX graph of a body
     axes: dict[str, tuple[str, int]] = field(default_factory=dict)  # open axis -> the input that has it, and where
     sizes: dict[Any, str] = field(default_factory=dict)  # formula -> the value [1] that computes it
 
