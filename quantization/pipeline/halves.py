@@ -60,16 +60,30 @@ def to_half(model: TracedModule | InternalGraph, dtype: Any = "bfloat16", *, flo
     run_passes(graph)
     if not any(n.dtype == _FLOAT32 for n in graph.nodes() if isinstance(n, TensorNode)):
         raise QuantizationError(f"to_half: network {graph.name!r} has no float32 value; give a float32 network")
-    _Narrowing(graph, wanted).run(float_ends=float_ends)
+    _Retyping(graph, _FLOAT32, wanted).run(float_ends=float_ends)
     return TracedModule.from_graph(graph)
 
 
-class _Narrowing:
-    def __init__(self, graph: InternalGraph, dtype: np.dtype) -> None:
-        self.graph, self.dtype = graph, dtype
-        self.halves: dict[int, TensorNode] = {}  # float32 value -> the same as a half
-        self.floats: dict[int, TensorNode] = {}  # float32 value -> the half that is in its place, back in float32
-        self.exact: set[int] = set()  # float32 values that are computed from integers alone
+def in_float32(graph: InternalGraph) -> InternalGraph:
+    """The graph, or if it has bfloat16 or float16 values a copy that computes in float32 between its ends."""
+    halves = {n.dtype for n in graph.nodes() if isinstance(n, TensorNode)} & HALVES
+    if not halves:
+        return graph
+    graph = graph.clone()
+    for half in halves:
+        _Retyping(graph, half, _FLOAT32).run(float_ends=True)
+    run_passes(graph)
+    return graph
+
+
+class _Retyping:
+    """Puts values of the type `dtype` in the place of those of the type `source`."""
+
+    def __init__(self, graph: InternalGraph, source: np.dtype, dtype: np.dtype) -> None:
+        self.graph, self.source, self.dtype = graph, source, dtype
+        self.halves: dict[int, TensorNode] = {}  # value -> the same in the type
+        self.floats: dict[int, TensorNode] = {}  # value -> what is in its place, back in the source's type
+        self.exact: set[int] = set()  # values that are computed from integers alone
         self.names: list[tuple[TensorNode, str]] = []
 
     def run(self, *, float_ends: bool) -> None:
@@ -78,14 +92,16 @@ class _Narrowing:
         if not float_ends:
             self._narrow_inputs()
         for expr in exprs:
-            if any(n.dtype in (_FLOAT32, self.dtype) for n in (*expr.inputs, *expr.outputs)):
+            if any(n.dtype in (self.source, self.dtype) for n in (*expr.inputs, *expr.outputs)):
                 self._change(expr)
         for node in dict.fromkeys(outputs):
-            if node.dtype == _FLOAT32 and id(node) in self.halves and (not float_ends or isinstance(node.expr, Apply)):
-                half = self.halves[id(node)]
-                end = self._cast(half, _FLOAT32, after=half.expr) if float_ends else half
-                exchange_outputs(graph, node, end)
-                self.names.insert(0, (end, node.name))
+            made = self.halves.get(id(node), node)
+            if made is node or (node.dtype == self.source and float_ends and not isinstance(node.expr, Apply)):
+                continue
+            back = made.dtype != node.dtype and (float_ends or node.dtype != self.source)
+            end = self._cast(made, node.dtype, after=made.expr) if back else made
+            exchange_outputs(graph, node, end)
+            self.names.insert(0, (end, node.name))
         remove_dead(graph)
         for node, name in self.names:
             if node.expr.in_graph and node.name != name and name not in graph.names:
@@ -94,7 +110,7 @@ class _Narrowing:
 
     def _narrow_inputs(self) -> None:
         for node in list(self.graph.inputs):
-            if isinstance(node, TensorNode) and node.dtype == _FLOAT32:
+            if isinstance(node, TensorNode) and node.dtype == self.source:
                 assign(self.graph, node, "_spec", TensorSpec(node.shape, self.dtype, node.device))
                 self.halves[id(node)] = node
 
@@ -103,8 +119,8 @@ class _Narrowing:
         if self._is_exact(expr):
             self.exact.update(id(n) for n in expr.outputs)
             return
-        inputs = [self._half(n, expr) if n.dtype == _FLOAT32 else self._other(n) for n in expr.inputs]
-        attrs = {k: self.dtype if isinstance(v, np.dtype) and v == _FLOAT32 else v for k, v in expr.attrs.items()}
+        inputs = [self._half(n, expr) if n.dtype == self.source else self._other(n) for n in expr.inputs]
+        attrs = {k: self.dtype if isinstance(v, np.dtype) and v == self.source else v for k, v in expr.attrs.items()}
         try:
             made = self.graph.apply(expr.op, *inputs, attrs=attrs, name=expr.name, before=expr, meta=expr.meta)
         except DTypeError:  # the op takes no halves
@@ -118,7 +134,7 @@ class _Narrowing:
 
     def _is_exact(self, expr: Apply) -> bool:
         """True for floats that come from integers, and for elementwise arithmetic and moves of those."""
-        floats = [n for n in expr.inputs if n.dtype in (_FLOAT32, self.dtype)]
+        floats = [n for n in expr.inputs if n.dtype in (self.source, self.dtype)]
         moving = [n for n in floats if not isinstance(n.expr, Constant)]
         if not moving:
             return not floats
@@ -141,7 +157,7 @@ class _Narrowing:
 
     def _float(self, node: TensorNode, user: Expr) -> TensorNode:
         if id(node) not in self.floats:
-            self.floats[id(node)] = self._cast(self.halves[id(node)], _FLOAT32, after=self.halves[id(node)].expr)
+            self.floats[id(node)] = self._cast(self.halves[id(node)], self.source, after=self.halves[id(node)].expr)
         return self.floats[id(node)]
 
     def _cast(self, node: TensorNode, dtype: np.dtype, *, after: Expr) -> TensorNode:

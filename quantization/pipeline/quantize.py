@@ -17,6 +17,7 @@ from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.exchange import exchange
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import Frozen, edge_dtype, freeze
+from megengine.quantization.pipeline.halves import in_float32
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.remaining import FloatOp, left_in_float, require_layers
@@ -96,7 +97,7 @@ def quantize_model(
     canonicalize -> annotate -> observe -> calibrate -> freeze -> (bias correction) -> materialize -> fold -> integerize
 
     Args:
-        model: a traced module, or an op-level graph.
+        model: a traced module, or an op-level graph; layers in bfloat16 or float16 count as float32.
         calibration: inputs of the model; read twice when `config.bias_correction` is on.
         config: settings; the default suits x86 CPUs.
         progress: called with (stage, done, total or None).
@@ -111,6 +112,7 @@ def quantize_model(
         require_float_modules(model)
     source = tm.lower(model).graph
     require_float(source)
+    source = in_float32(source)
     if config.bias_correction:
         require_repeatable(calibration, "bias correction")
     graph = canonicalize(source)

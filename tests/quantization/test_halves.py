@@ -7,7 +7,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.core.dtype import bfloat16
 from megengine.core.errors import OptionError, QuantizationError
-from megengine.quantization import likeness, quantize_model, to_half
+from megengine.quantization import likeness, quantize_model, to_half, verify
 from megengine.tensor import tensor
 from megengine.traced_module import lower, trace_module
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -52,6 +52,17 @@ def test_ends_may_be_halves_too():
     graph = to_half(traced(), float_ends=False).graph
     assert [n.dtype for n in (*graph.inputs, *graph.outputs)] == [bfloat16, bfloat16]
     assert all(e.op != "cast" for e in graph.exprs() if isinstance(e, Apply))
+
+
+class Classes(M.Module):
+    def forward(self, x):
+        return F.argmax(x * 3, axis=1), F.topk(x, 2, descending=True)[1]
+
+
+def test_integer_results_come_from_halves():
+    graph = to_half(traced(Classes(), X[:, :, 0, 0])).graph
+    assert {n.dtype for n in graph.outputs} == {np.dtype(np.int32)}
+    assert [e.output.dtype for e in graph.exprs() if isinstance(e, Apply) and e.op == "mul"] == [bfloat16]
 
 
 def test_the_network_that_was_given_stays():
@@ -104,3 +115,15 @@ def test_likeness():
     assert 30 < result.sqnr_db < 70 and result.agreement == 1 and result.batches == 2
     assert seen == [("compare", 1, None), ("compare", 2, None)]
     assert likeness(net, to_half(net, "fp16"), [X]).sqnr_db > result.sqnr_db
+
+
+@pytest.mark.parametrize("float_ends", [True, False])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_networks_of_halves_are_quantized(dtype, float_ends):
+    half = to_half(traced(), dtype, float_ends=float_ends)
+    data = [X if float_ends else X.astype(half.graph.inputs[0].dtype)]
+    made, plain = quantize_model(half, data), quantize_model(traced(), [X])
+    assert made.report.integer_layers == plain.report.integer_layers == 2
+    assert {one.op for one in made.report.floating} <= {"cast"}
+    assert verify(made.traced(), data).exact
+    assert made.analyze(data).output_sqnr_db > 25
