@@ -13,6 +13,7 @@ import numpy as np
 
 from megengine.core.errors import CalibrationError
 from megengine.core.text import counted
+from megengine.kernels import counting
 
 BINS = 4096
 MANTISSA_BITS = 24
@@ -66,9 +67,7 @@ class Histogram:
         while _bin(hi, exponent) - _bin(lo, exponent) >= self.bins:
             exponent += 1
         self._cover(*self._join(exponent, _bin(lo, exponent), _bin(hi, exponent)))
-        index = np.floor(np.ldexp(x.reshape(-1), -self.exponent)).astype(np.intp)
-        index -= self.first
-        self.counts += np.bincount(index, minlength=len(self.counts))
+        counting.count(x, self.exponent, self.first, self.counts)
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of another histogram of the same number of bins."""
@@ -148,8 +147,11 @@ class MeanValue:
     total: np.ndarray | float = 0.0
 
     def update(self, x: np.ndarray) -> None:
-        """Take a batch; axis 0 counts pictures."""
-        self.total = self.total + x.sum(axis=0, dtype=np.float64, keepdims=True)
+        """Take a batch; axis 0 counts pictures, which are added one after the other: batches make no difference."""
+        if not self.pictures:
+            self.total = np.zeros_like(x[:1], np.float64)
+        for picture in x:
+            self.total += picture
         self.pictures += len(x)
 
     @property
@@ -190,22 +192,22 @@ class TensorStatistics:
         """Take one batch: float array of any shape. Raises CalibrationError if x holds NaN or infinity."""
         if not x.size:
             return
-        lo, hi = float(x.min()), float(x.max())
-        if not (math.isfinite(lo) and math.isfinite(hi)):
+        axis = self.channel_axis if self.channel_axis is not None and x.ndim > self.channel_axis else None
+        if (by_channel := counting.extrema(x, axis)) is None:
             bad = int(np.size(x) - np.isfinite(x).sum())
             kind = "NaN" if np.isnan(x).any() else "infinity"
             raise CalibrationError(
                 f"calibration: {bad} of {counted(x.size, 'value')} of {self.name!r} are {kind}; expected finite "
                 "values. Check the calibration data and the float model's weights"
             )
+        lo, hi = float(by_channel[0].min()), float(by_channel[1].max())
         self.count += x.size
         self.minimum, self.maximum = min(self.minimum, lo), max(self.maximum, hi)
         self.ema_minimum.update(lo)
         self.ema_maximum.update(hi)
         self.histogram._update(x, lo, hi)
-        if self.channel_axis is not None and x.ndim > self.channel_axis:
-            axes = tuple(i for i in range(x.ndim) if i != self.channel_axis)
-            self._join_channels(x.min(axis=axes), x.max(axis=axes))
+        if axis is not None:
+            self._join_channels(*by_channel)
 
     def _join_channels(self, lo: np.ndarray, hi: np.ndarray) -> None:
         if self.channel_minimum is None or self.channel_maximum is None:
