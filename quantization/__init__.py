@@ -22,7 +22,7 @@ from megengine.quantization.observer import (
     SyncMinMaxObserver,
 )
 from megengine.quantization.pipeline.annotate import Annotation, annotate
-from megengine.quantization.pipeline.config import QuantConfig, select
+from megengine.quantization.pipeline.config import EFFORTS, QuantConfig, select
 from megengine.quantization.pipeline.graph_qat import QATGraph, prepare_qat
 from megengine.quantization.pipeline.halves import Likeness, likeness, to_half
 from megengine.quantization.pipeline.profiles import PROFILES, Profile

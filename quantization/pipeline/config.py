@@ -6,11 +6,19 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from megengine.core.errors import OptionError
+from megengine.core.errors import OptionError, nearest
 from megengine.core.text import counted
 from megengine.quantization.pipeline.profiles import Profile, profile
 from megengine.quantization.ranges import RangeMethod
+
+CHOICES = {
+    "weights": ("per_channel", "per_tensor"),
+    "weight_method": ("minmax", "mse"),
+    "rounding": ("nearest", "gptq"),
+}
+"""Settings that are one of several words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +29,8 @@ class QuantConfig:
         weights: "per_channel" or "per_tensor" scales.
         weight_method: "minmax" or "mse".
         activations: how ranges of activations are chosen.
+        rounding: "nearest", or "gptq": the integers of a weight are chosen together, by what reaches the layer.
+        equalize: scale channels between two convolutions so that all use the whole range (cross-layer equalization).
         bias_correction: subtract the mean error that weight and activation rounding leave per channel.
         profile: target, a name of `megengine.quantization.PROFILES` or a `Profile`.
         exclude: layers left in float. Each entry selects by module path ("features.0", with all below it),
@@ -34,12 +44,14 @@ class QuantConfig:
     weights: str = "per_channel"
     weight_method: str = "minmax"
     activations: RangeMethod = field(default_factory=RangeMethod)
+    rounding: str = "nearest"
+    equalize: bool = False
     bias_correction: bool = True
     profile: Profile | str = "x86"
     exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, allowed in (("weights", ("per_channel", "per_tensor")), ("weight_method", ("minmax", "mse"))):
+        for name, allowed in CHOICES.items():
             if (value := getattr(self, name)) not in allowed:
                 raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
         if isinstance(self.exclude, str):
@@ -49,9 +61,38 @@ class QuantConfig:
     def target(self) -> Profile:
         return self.profile if isinstance(self.profile, Profile) else profile(self.profile)
 
+    @property
+    def reads_twice(self) -> str:
+        """Why calibration data is read again after the ranges are known; "" if it is not."""
+        settings = {
+            "equalization": self.equalize,
+            "gptq": self.rounding == "gptq",
+            "bias correction": self.bias_correction,
+        }
+        return next((name for name, chosen in settings.items() if chosen), "")
+
+    @classmethod
+    def of(cls, effort: str, **settings: Any) -> QuantConfig:
+        """Settings of an effort, a name of `EFFORTS`, of which some are given instead.
+
+        Example:
+            >>> QuantConfig.of("balanced", equalize=False).rounding
+            'gptq'
+        """
+        if effort not in EFFORTS:
+            raise OptionError(f"effort: expected one of {', '.join(EFFORTS)}, got {effort!r}{nearest(effort, EFFORTS)}")
+        return cls(**{**EFFORTS[effort], **settings})
+
     def changed(self, **settings: object) -> QuantConfig:
         """A copy with some settings changed."""
         return replace(self, **settings)
+
+
+EFFORTS: dict[str, dict[str, Any]] = {
+    "fast": {},
+    "balanced": {"activations": RangeMethod("mse"), "rounding": "gptq", "equalize": True},
+}
+"""Settings by the time that they may take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,22 @@ from megengine.core.notebook import html_table
 from megengine.core.text import counted
 from megengine.quantization.checks import Analysis, analyze, require_float, require_float_modules
 from megengine.quantization.pipeline.annotate import Annotation, annotate
-from megengine.quantization.pipeline.bias import corrected, mean_errors
+from megengine.quantization.pipeline.bias import corrected, mean_error
 from megengine.quantization.pipeline.calibrate import calibrate, observe_all
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.pipeline.equalize import equalized
 from megengine.quantization.pipeline.exchange import exchange
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import Frozen, edge_dtype, freeze
+from megengine.quantization.pipeline.gptq import gptq, takes
 from megengine.quantization.pipeline.halves import in_float32
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.materialize import materialize
+from megengine.quantization.pipeline.moments import observe_inputs
 from megengine.quantization.pipeline.remaining import FloatOp, left_in_float, require_layers
 from megengine.quantization.ranges import Progress, TensorStatistics, require_repeatable
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
 
@@ -113,12 +117,17 @@ def quantize_model(
     source = tm.lower(model).graph
     require_float(source)
     source = in_float32(source)
-    if config.bias_correction:
-        require_repeatable(calibration, "bias correction")
+    if config.reads_twice:
+        require_repeatable(calibration, config.reads_twice)
     graph = canonicalize(source)
     annotation = annotate(graph, config)
     require_layers(graph, annotation)
     stats = calibrate(graph, observe_all(graph, config), calibration, progress=progress)
+    if config.equalize:
+        graph, changed = equalized(graph, stats, per_channel=config.weights == "per_channel")
+        if changed:
+            annotation = annotate(graph, config)
+            stats = calibrate(graph, observe_all(graph, config), calibration, progress=progress)
     return convert(graph, annotation, stats, config, calibration, progress=progress)
 
 
@@ -135,8 +144,11 @@ def requantize(
         CalibrationError: bias correction is on and no data was given.
         QuantizationError: the settings leave no layer to quantize.
     """
-    if config.bias_correction and calibration is None:
-        raise CalibrationError("requantize: bias correction needs data; give calibration=, or bias_correction=False")
+    if config.reads_twice and calibration is None:
+        raise CalibrationError(
+            f"requantize: {config.reads_twice} needs data; give calibration=, or rounding='nearest' and "
+            "bias_correction=False"
+        )
     annotation = annotate(model.float_graph, config)
     require_layers(model.float_graph, annotation)
     return convert(model.float_graph, annotation, model.stats, config, calibration or (), progress=progress)
@@ -154,9 +166,9 @@ def convert(
     """The passes after calibration: freeze, bias correction, materialize, fold, integerize."""
     frozen = freeze(graph, annotation, stats)
     qdq = materialize(graph, annotation, frozen)
-    if config.bias_correction and frozen.weights:
-        errors = mean_errors(graph, qdq, frozen, calibration, progress=progress)
-        qdq = materialize(corrected(graph, errors), annotation, frozen)
+    if config.reads_twice and frozen.weights:
+        frozen, biased = improved(graph, qdq, frozen, config, calibration, progress=progress)
+        qdq = materialize(biased, annotation, frozen)
     integer = integerize(fold(qdq), int_bias=config.target.bias == "int32")
     report = QuantReport(
         integer_layers=len(frozen.weights),
@@ -164,3 +176,26 @@ def convert(
         edges={name: annotation.explain(name) for name in annotation.edges},
     )
     return QuantizedModel(config, graph, qdq, integer, annotation, frozen, stats, report)
+
+
+def improved(
+    graph: InternalGraph,
+    qdq: InternalGraph,
+    frozen: Frozen,
+    config: QuantConfig,
+    calibration: Iterable[Any],
+    *,
+    progress: Progress | None = None,
+) -> tuple[Frozen, InternalGraph]:
+    """Weights rounded and biases corrected by what the layers' inputs are like: the new integers, and the graph."""
+    layers = [e for e in graph.exprs() if isinstance(e, Apply) and e.outputs[0].name in frozen.weights]
+    rounded = [e.outputs[0].name for e in layers if takes(e)] if config.rounding == "gptq" else []
+    inputs = observe_inputs(layers, qdq, calibration, products=rounded, progress=progress)
+    weights = dict(frozen.weights)
+    for number, name in enumerate(rounded, 1):
+        weights[name] = gptq(inputs[name], weights[name])
+        if progress is not None:
+            progress("gptq", number, len(rounded))
+    if config.bias_correction:
+        graph = corrected(graph, {name: mean_error(one, weights[name]) for name, one in inputs.items()})
+    return replace(frozen, weights=weights), graph

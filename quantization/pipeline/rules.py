@@ -16,3 +16,9 @@ def clamp_of(op: str, attrs: Attrs) -> tuple[float | None, float | None] | None:
     """Real bounds if the op is a clamp, else None."""
     rule = rule_of(op)
     return rule.clamp(attrs) if rule is not None and rule.clamp is not None else None
+
+
+def is_convolution(op: str) -> bool:
+    """True for a layer whose windows of the input meet a weight [outputs, inputs of a group, height, width]."""
+    rule = rule_of(op)
+    return rule is not None and rule.weighted and not rule.rows and not rule.transposed

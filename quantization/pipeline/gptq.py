@@ -1,0 +1,107 @@
+"""GPTQ: weights are rounded together, so that their errors cancel on the data that the layer sees.
+
+The squared error of a layer's output is e C e^T for the rounding errors e of one output channel and the covariance C of
+its inputs. GPTQ (Frantar et al. 2022) rounds one column after the other and moves the error of each to the columns that
+follow, by the Cholesky factor of C's inverse. Sweeps of coordinate descent follow, as in COMQ (Zhang et al. 2024):
+every integer moves to its best value while all others stay. Scales are kept.
+"""
+
+import numpy as np
+
+from megengine.quantization.pipeline.freeze import QuantizedWeight
+from megengine.quantization.pipeline.moments import LayerInputs, Products
+from megengine.quantization.pipeline.rules import is_convolution
+from megengine.traced_module.ir.expr import Apply
+
+DAMPING = 0.01  # of the mean variance, added to every variance
+SWEEPS = 2
+BLOCK = 128  # columns between updates of all that follow
+
+
+def takes(layer: Apply) -> bool:
+    """True for layers that `gptq` rounds: convolutions and matrix products."""
+    return layer.record.rows or is_convolution(layer.op)
+
+
+def gptq(one: LayerInputs, nearest: QuantizedWeight) -> QuantizedWeight:
+    """The weight of a layer as integers of the same scales, with the least error found on the layer's inputs."""
+    assert one.products is not None
+    layer, dtype = one.layer, nearest.dtype
+    turned = layer.record.rows and not layer.attrs.get("transpose_b")
+    rows = _rows(layer.inputs[1].expr.value.numpy(), one.products, turned=turned)
+    scale = np.broadcast_to(np.asarray(dtype.scale, np.float64), rows.shape[0] * rows.shape[1])
+    steps = rows / scale.reshape(*rows.shape[:2], 1)
+    start = _rows(nearest.values, one.products, turned=turned)
+    best = round_together(steps, one.products.covariance, dtype.qmin, dtype.qmax, start)
+    flat = best.reshape(-1, best.shape[2])
+    values = np.ascontiguousarray((flat.T if turned else flat).reshape(nearest.values.shape))
+    return QuantizedWeight(values.astype(nearest.values.dtype), dtype)
+
+
+def _rows(weight: np.ndarray, products: Products, *, turned: bool) -> np.ndarray:
+    """Float64 [groups, output channels of a group, K]."""
+    flat = (weight.T if turned else weight).astype(np.float64)
+    return flat.reshape(products.groups, -1, products.width)
+
+
+def round_together(
+    steps: np.ndarray, covariance: np.ndarray, lowest: int, highest: int, nearest: np.ndarray
+) -> np.ndarray:
+    """Integers for real numbers of steps [groups, rows, K] that lessen the error e C e^T of every row.
+
+    Args:
+        covariance: C, float64 [groups, K, K].
+        lowest, highest: bounds of the integers.
+        nearest: integers to keep in rows where nothing better is found.
+
+    Example:
+        >>> both = np.array([[[1.0, 1.0], [1.0, 1.0]]])  # the same input twice: only the sum of both weights counts
+        >>> round_together(np.array([[[0.4, 0.4]]]), both, -127, 127, np.array([[[0.0, 0.0]]])).sum()
+        np.float64(1.0)
+    """
+    width = steps.shape[2]
+    variance = np.einsum("gkk->gk", covariance)
+    level = DAMPING * variance.mean(axis=1)
+    level = np.where(level > 0, level, 1.0)
+    damped = covariance + level[:, None, None] * np.eye(width)
+    integers = _error_moved_on(steps, damped, lowest, highest)
+    for _ in range(SWEEPS):
+        _descend(integers, steps, damped, lowest, highest)
+    return np.where(_error(integers - steps, damped) < _error(nearest - steps, damped), integers, nearest)
+
+
+def _error(e: np.ndarray, c: np.ndarray) -> np.ndarray:
+    return ((e @ c) * e).sum(axis=2, keepdims=True)
+
+
+def _error_moved_on(steps: np.ndarray, c: np.ndarray, lowest: int, highest: int) -> np.ndarray:
+    factor = np.linalg.cholesky(np.linalg.inv(c)).transpose(0, 2, 1)
+    rest, integers = steps.copy(), np.empty_like(steps)
+    width = steps.shape[2]
+    for start in range(0, width, BLOCK):
+        stop = min(start + BLOCK, width)
+        errors = np.empty((*steps.shape[:2], stop - start))
+        for j in range(start, stop):
+            column = rest[:, :, j]
+            integers[:, :, j] = np.clip(np.rint(column), lowest, highest)
+            error = (column - integers[:, :, j]) / factor[:, None, j, j]
+            rest[:, :, j:stop] -= error[:, :, None] * factor[:, None, j, j:stop]
+            errors[:, :, j - start] = error
+        rest[:, :, stop:] -= errors @ factor[:, start:stop, stop:]
+    return integers
+
+
+def _descend(integers: np.ndarray, steps: np.ndarray, c: np.ndarray, lowest: int, highest: int) -> None:
+    """One sweep: every column moves to its best integers, in place."""
+    width = steps.shape[2]
+    slope = (integers - steps) @ c
+    for start in range(0, width, BLOCK):
+        stop = min(start + BLOCK, width)
+        before = integers[:, :, start:stop].copy()
+        near = slope[:, :, start:stop].copy()
+        for j in range(start, stop):
+            old = integers[:, :, j]
+            new = np.clip(np.rint(old - near[:, :, j - start] / c[:, None, j, j]), lowest, highest)
+            near += (new - old)[:, :, None] * c[:, None, j, start:stop]
+            integers[:, :, j] = new
+        slope += (integers[:, :, start:stop] - before) @ c[:, start:stop]
