@@ -20,8 +20,9 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
 from megengine.core.text import counted
 from megengine.dispatch import get_op
-from megengine.quantization import QuantConfig, RangeMethod
+from megengine.quantization import EFFORTS, QuantConfig, RangeMethod
 from megengine.quantization.checks import require_float, require_float_modules
+from megengine.quantization.pipeline.config import CHOICES
 from megengine.quantization.pipeline.profiles import PROFILES
 from megengine.quantization.ranges.methods import METHODS
 from megengine.traced_module import TracedModule, lower
@@ -98,11 +99,26 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
 )
 @path_option("--onnx", "onnx_path", help="Write a QDQ .onnx model too.")
 @path_option("--report", "report_path", help="Write a self-contained .html report too.")
-@click.option("--weights", type=click.Choice(["per_channel", "per_tensor"]), default="per_channel", show_default=True)
 @click.option(
-    "--activations", type=click.Choice([*METHODS]), default="minmax", show_default=True, help="How ranges are chosen."
+    "--effort",
+    type=click.Choice([*EFFORTS]),
+    default="fast",
+    show_default=True,
+    help="balanced: ranges of least squared error, --equalize and --rounding gptq; several times the time.",
 )
-@click.option("--percentile", type=float, default=99.999, show_default=True)
+@click.option("--weights", type=click.Choice(CHOICES["weights"]), default="per_channel", show_default=True)
+@click.option("--activations", type=click.Choice([*METHODS]), help="How ranges are chosen.  [default: of --effort]")
+@click.option("--percentile", type=float, default=99.999, show_default=True, help="For --activations percentile.")
+@click.option(
+    "--rounding",
+    type=click.Choice(CHOICES["rounding"]),
+    help="Weights one by one, or together by what reaches the layer.  [default: of --effort]",
+)
+@click.option(
+    "--equalize/--no-equalize",
+    default=None,
+    help="Scale channels between convolutions so that all use the whole range.  [default: of --effort]",
+)
 @click.option("--bias-correction/--no-bias-correction", default=True, show_default=True)
 @click.option("--profile", type=click.Choice(list(PROFILES)), default="x86", show_default=True, help="Target.")
 @click.option("--exclude", multiple=True, help="Leave in float: a module path, a node, op:NAME or re:PATTERN; repeat.")
@@ -131,6 +147,14 @@ def ptq(
     written = [str(path) for path in wanted.values() if path]
     out.say(f"wrote {', '.join(written)}")
     out.result({**result, "written": written})
+
+
+def config_of(*, activations: str | None, percentile: float, **choices: Any) -> QuantConfig:
+    """Settings by options; those that were not given are the effort's."""
+    given = {name: value for name, value in choices.items() if value is not None}
+    if activations is not None:
+        given["activations"] = RangeMethod(activations, percentile)
+    return QuantConfig.of(**given)
 
 
 def check_weights(model: TracedModule) -> None:
@@ -162,9 +186,9 @@ def check_data(model: Any, data: str) -> None:
 
 
 def _quantize(files: dict[str, Path], out: Output, *, model: str, data: str, preprocess: str | None, shapes: tuple,
-              samples: int | None, activations: str, percentile: float, **choices: Any) -> dict[str, Any]:  # fmt: skip
+              samples: int | None, **choices: Any) -> dict[str, Any]:  # fmt: skip
     """Write `files`, temporary paths by their content; returns the result for --json."""
-    config = QuantConfig(activations=RangeMethod(activations, percentile), **choices)
+    config = config_of(**choices)
     calls = load_calls(model, shapes)
     require_float_modules(calls)
     source = lower(chosen_graph(calls, None))

@@ -27,6 +27,8 @@ def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> 
     return {
         "weights": f"int8, {config.weights.replace('_', ' ')}, range by {config.weight_method}",
         "activations": f"int8 or uint8, per tensor, range by {ranges}",
+        "rounding of weights": config.rounding,
+        "equalization": "yes" if config.equalize else "no",
         "bias correction": "yes" if config.bias_correction else "no",
         "profile": config.target.name,
         "left in float by choice": ", ".join(config.exclude) or "nothing",
