@@ -58,7 +58,7 @@ def equalized(
 
 def _pairs(graph: InternalGraph, stats: dict[str, TensorStatistics]) -> Iterator[Pair]:
     for expr in graph.exprs():
-        if not _is_layer(expr):
+        if not isinstance(expr, Apply) or not _is_layer(expr):
             continue
         node, limit = expr.outputs[0], np.inf
         while len(node.users) == 1 and isinstance(clamp := node.users[0], Apply):

@@ -102,7 +102,7 @@ def quantize_model(
 
     Args:
         model: a traced module, or an op-level graph; layers in bfloat16 or float16 count as float32.
-        calibration: inputs of the model; read twice when `config.bias_correction` is on.
+        calibration: inputs of the model; read again where `config.reads_twice` says why.
         config: settings; the default suits x86 CPUs.
         progress: called with (stage, done, total or None).
 
