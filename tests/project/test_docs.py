@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import warnings
 from pathlib import Path
 
@@ -99,6 +100,36 @@ def test_the_page_of_ops_adds_an_op(package):
     (source,) = snippets("docs/adding-an-op.md")
     (package / "megengine/ops/thresholded_relu.py").write_text(source)
     assert passed(package, PROJECT / "tests/ops/test_contract.py", "-k", "thresholded_relu") >= 4
+
+
+def edited(package, file, page):
+    """Make the changes of a file that a page shows; each diff that fits it."""
+    path, edits = package / "megengine" / file, re.findall(r"^-(.*\n)((?:\+.*\n)+)", (PROJECT / page).read_text(), re.M)
+    fitting = [(before, after.replace("\n+", "\n")[1:]) for before, after in edits if before in path.read_text()]
+    assert fitting
+    for before, after in fitting:
+        assert path.read_text().count(before) == 1, before
+        path.write_text(path.read_text().replace(before, after))
+
+
+@pytest.mark.slow
+def test_the_page_of_extensions_adds_each(package):
+    layer, try_layer, one_pass, try_pass, observer, try_observer, operator, try_operator = snippets("docs/extending.md")
+    parts = {
+        "module/hard_shrink.py": layer,
+        "traced_module/passes/square_roots.py": one_pass,
+        "quantization/ranges/quiet.py": observer,
+    }
+    for file, source in parts.items():
+        (package / "megengine" / file).write_text(source)
+    for file in ("module/__init__.py", "traced_module/passes/__init__.py", "quantization/observer.py"):
+        edited(package, file, "docs/extending.md")
+    with (package / "megengine/convert/onnx/contrib_rules.py").open("a") as file:
+        file.write(f"\n\n{operator}")
+    tries = (try_layer, try_pass, try_observer, try_operator)
+    bodies = (f"def test_{i}():\n{textwrap.indent(one, '    ')}" for i, one in enumerate(tries))
+    (package / "test_extensions.py").write_text("\n\n".join(bodies))
+    assert passed(package, "test_extensions.py") == 4
 
 
 @pytest.mark.slow
