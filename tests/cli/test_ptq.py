@@ -173,3 +173,18 @@ def test_integer_inputs_keep_their_width(folder):
     np.save("ids.npy", np.full((4, 5), 0.5))
     error = call("ptq", "ids.onnx", "--data", "ids.npy", "-o", "q.mgt", code=1)
     assert "float64 with values such as 0.5, which int64 does not hold; expected int64 (1, 5) of input 'ids'" in error
+
+
+def test_options_replace_what_an_effort_chooses(folder):
+    common = ("ptq", "net.onnx", "--data", "x.npy", "-o", "q.mgt", "--report", "q.html", "--effort", "balanced")
+    call(*common)
+    page = (folder / "q.html").read_text()
+    assert "range by mse" in page and "gptq" in page
+    call(*common, "--overwrite", "--rounding", "nearest", "--activations", "percentile", "--no-equalize")
+    page = (folder / "q.html").read_text()
+    assert "range by percentile 99.999" in page and "gptq" not in page
+
+
+def test_a_wrong_effort_names_the_choices(folder):
+    done = CliRunner().invoke(group, ["ptq", "net.onnx", "--data", "x.npy", "-o", "q.mgt", "--effort", "balance"])
+    assert done.exit_code == 2 and "'fast', 'balanced'" in done.stderr
