@@ -5,6 +5,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx_runtime import answers, same, session_of
 
 from megengine.autodiff import GradManager
 from megengine.convert.onnx import export, load_graph
@@ -235,21 +236,6 @@ COMPUTED = {
                     else_branch = b () => (float[k2] q) { q = Reshape (x, row) }>
     }""",
 }
-
-
-def session_of(model):
-    content = model if isinstance(model, str) else model.SerializeToString()
-    return runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-
-
-def answers(session, arrays):
-    return session.run(None, dict(zip([i.name for i in session.get_inputs()], arrays, strict=True)))
-
-
-def same(got, wanted):
-    for a, b in zip(got, wanted, strict=True):
-        assert a.shape == b.shape
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", COMPUTED)

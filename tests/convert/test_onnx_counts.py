@@ -5,6 +5,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx_runtime import answers, same, session_of
 
 from megengine.convert.onnx import export, load_graph
 from megengine.plan import compile as compile_plan
@@ -56,22 +57,6 @@ MODELS = {
 
 def parsed(text):
     return onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
-
-
-def session_of(model):
-    content = model if isinstance(model, str) else model.SerializeToString()
-    return runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-
-
-def answers(session, arrays):
-    return session.run(None, dict(zip([i.name for i in session.get_inputs()], arrays, strict=True)))
-
-
-def same(got, wanted):
-    for a, b in zip(got, wanted, strict=True):
-        assert a.shape == b.shape
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def every_way(graph, folder):
