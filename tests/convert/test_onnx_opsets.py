@@ -5,6 +5,7 @@ import pytest
 
 import megengine.functional  # noqa: F401
 from megengine.convert.onnx.exporter import to_model
+from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import NoRule, registry
@@ -15,10 +16,21 @@ from megengine.traced_module.editing.expressions import add_input, set_outputs
 runtime = pytest.importorskip("onnxruntime")
 
 BOOLEAN = {"logical_and", "logical_not", "logical_or", "logical_xor"}
-ELSEWHERE = {"quantize", "dequantize", "set_index"}  # quantized tensors; only constant indices are written
+ELSEWHERE = {"quantize", "set_index", "if", "loop"}  # integers; only constant indices are written; graphs of their own
 SHIFTS = {"left_shift", "right_shift"}  # of unsigned integers
 NEWEST = 23  # that the runtime of the tests reads
-OPS = sorted(name for name, op in registry.items() if not isinstance(op.onnx, NoRule) and name not in ELSEWHERE)
+
+
+def of_integers(op):
+    """True for ops on quantized tensors, which have tests of their own."""
+    return any(isinstance(getattr(a, "dtype", None), QuantizedDType) for s in op.samples() for a in s.inputs)
+
+
+OPS = sorted(
+    name
+    for name, op in registry.items()
+    if not isinstance(op.onnx, NoRule) and name not in ELSEWHERE and not of_integers(op)
+)
 
 
 def graph_of(op, arrays, attrs):
@@ -50,6 +62,8 @@ def first_opset(op, attrs):
 def test_an_op_is_exported(op, opset):
     for sample in registry[op].samples():
         arrays = inputs_of(op, sample)
+        if op == "nonzero" and not arrays[0].ndim:
+            continue  # the runtime gives one row of places for a number, where the standard has none
         graph = graph_of(op, arrays, dict(sample.attrs))
         if opset < (first := first_opset(op, sample.attrs)):
             with pytest.raises(GraphError, match=f"exists since opset {first}, and {opset} is written"):
