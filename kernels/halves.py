@@ -12,6 +12,7 @@ import numpy as np
 
 from megengine.core.dtype import bfloat16
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.kernels import _core, memory
 from megengine.kernels.kernel import EagerKernel
 from megengine.kernels.problem import Problem
@@ -43,10 +44,15 @@ def converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return out.transpose(0, 3, 1, 2) if channels_last else out
 
 
+_LEAST = 2048  # elements; below, the call costs more than the conversion
+
+
 def _usable(problem: Problem) -> str | None:
     source, target = problem.inputs[0].dtype, problem.attrs.dtype
     if source not in HALVES and target not in HALVES:
         return f"{source} to {target}: neither is a half"
+    if problem.inputs[0].size < _LEAST:
+        return f"{counted(problem.inputs[0].size, 'element')}: NumPy takes less"
     known = _core.has_elementwise("cast", str(source), str(target))
     return None if known else f"cast of {source} to {target}"
 
