@@ -15,7 +15,7 @@ from megengine.core.errors import OptionError, ShapeError
 from megengine.core.sizes import closed
 from megengine.core.text import counted
 from megengine.plan.compiler import Plan, StepInfo, is_exact
-from megengine.plan.cut_plan import CutPlan
+from megengine.plan.segmented_plan import SegmentedPlan
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.sizes import counting, has_open_axes, specialised
@@ -88,7 +88,10 @@ class OpenPlan:
         return f"{shapes}; at the example:\n{self.at().describe()}"
 
 
-def compile(model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool = False) -> Plan | OpenPlan | CutPlan:
+AnyPlan = Plan | OpenPlan | SegmentedPlan
+
+
+def compile(model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool = False) -> AnyPlan:
     """Compile a float or integer model for the shapes it was captured with; for each shape where axes are open.
 
     Float graphs are fused (batch norm, bias, residual, activation); integer arithmetic is never changed.
@@ -99,13 +102,13 @@ def compile(model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool
     return _planned(lower(model).graph, partial(Plan, threads=threads, tune=tune))
 
 
-def _planned(graph: InternalGraph, make: Callable[[InternalGraph], Plan]) -> Plan | OpenPlan | CutPlan:
+def _planned(graph: InternalGraph, make: Callable[[InternalGraph], Plan]) -> AnyPlan:
     if counting(graph):  # in plans with integers, graphs that ops run are computed as eager runs do
-        return CutPlan(graph, make, None if is_exact(graph) else partial(_planned, make=make))
+        return SegmentedPlan(graph, make, None if is_exact(graph) else partial(_planned, make=make))
     return OpenPlan(graph, make) if has_open_axes(graph) else make(graph)
 
 
-def load(path: str | Path, *, threads: int = 1, tune: bool = False) -> Plan | OpenPlan | CutPlan:
+def load(path: str | Path, *, threads: int = 1, tune: bool = False) -> AnyPlan:
     """Read a graph that `Plan.save` (or `traced_module.files.save`) wrote, and compile it for this machine.
 
     Raises:

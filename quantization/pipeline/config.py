@@ -62,7 +62,7 @@ class QuantConfig:
         return self.profile if isinstance(self.profile, Profile) else profile(self.profile)
 
     @property
-    def reads_twice(self) -> str:
+    def second_reading(self) -> str:
         """Why calibration data is read again after the ranges are known; "" if it is not."""
         settings = {
             "equalization": self.equalize,

@@ -102,7 +102,7 @@ def quantize_model(
 
     Args:
         model: a traced module, or an op-level graph; layers in bfloat16 or float16 count as float32.
-        calibration: inputs of the model; read again where `config.reads_twice` says why.
+        calibration: inputs of the model; read again where `config.second_reading` names a setting.
         config: settings; the default suits x86 CPUs.
         progress: called with (stage, done, total or None).
 
@@ -117,8 +117,8 @@ def quantize_model(
     source = tm.lower(model).graph
     require_float(source)
     source = in_float32(source)
-    if config.reads_twice:
-        require_repeatable(calibration, config.reads_twice)
+    if config.second_reading:
+        require_repeatable(calibration, config.second_reading)
     graph = canonicalize(source)
     annotation = annotate(graph, config)
     require_layers(graph, annotation)
@@ -144,9 +144,9 @@ def requantize(
         CalibrationError: bias correction is on and no data was given.
         QuantizationError: the settings leave no layer to quantize.
     """
-    if config.reads_twice and calibration is None:
+    if config.second_reading and calibration is None:
         raise CalibrationError(
-            f"requantize: {config.reads_twice} needs data; give calibration=, or rounding='nearest' and "
+            f"requantize: {config.second_reading} needs data; give calibration=, or rounding='nearest' and "
             "bias_correction=False"
         )
     annotation = annotate(model.float_graph, config)
@@ -166,7 +166,7 @@ def convert(
     """The passes after calibration: freeze, bias correction, materialize, fold, integerize."""
     frozen = freeze(graph, annotation, stats)
     qdq = materialize(graph, annotation, frozen)
-    if config.reads_twice and frozen.weights:
+    if config.second_reading and frozen.weights:
         frozen, biased = improved(graph, qdq, frozen, config, calibration, progress=progress)
         qdq = materialize(biased, annotation, frozen)
     integer = integerize(fold(qdq), int_bias=config.target.bias == "int32")

@@ -7,10 +7,11 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import tensor
 from megengine.convert.onnx import export, load
-from megengine.core.errors import MegEngineError
+from megengine.core.errors import GraphError, MegEngineError
 from megengine.plan import compile as compile_plan
 from megengine.quantization import quantize_model, verify
 from megengine.traced_module import lower, trace_module
+from megengine.traced_module.bodies import Body
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.ir.lint import findings
 
@@ -117,6 +118,12 @@ def test_graphs_can_be_checked_copied_and_changed(ops):
     x = next(inputs())
     before, after = ops.graph.interpret(tensor(x)), copy.interpret(tensor(x))
     np.testing.assert_array_equal(np.abs(before[0].numpy()), after[0].numpy())
+
+
+def test_a_graph_that_an_op_runs_is_one_of_ops():
+    calls = trace_module(M.Sequential(M.ReLU()), tensor(np.ones(3, np.float32))).graph
+    with pytest.raises(GraphError, match="that an op runs holds calls of modules; expected ops; lower it"):
+        Body(calls)
 
 
 def test_two_ops_of_one_graph_have_lengths_of_their_own():

@@ -27,13 +27,13 @@ from megengine.traced_module.ir.expr import SHAPE_OF, Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.sizes import counting, note_counts, sizes_of
 
-KEPT = 16  # plans of one part of a network
+KEPT = 16  # plans of one segment of a network
 Make = Callable[[InternalGraph], Plan]
 Planned = Callable[[InternalGraph], Any]  # a plan of any kind
 Values = dict[int, np.ndarray]  # by the id of the node
 
 
-class Part:
+class Segment:
     """Ops between two cuts: compiled for the shapes at a call, and kept for those used last."""
 
     def __init__(self, exprs: list[Apply], outside: set[int], make: Callable[[InternalGraph], Plan]) -> None:
@@ -76,10 +76,10 @@ class Part:
         return graph
 
 
-class CutPlan:
-    """Plans of the parts of a network between ops whose number of results depends on values, and these ops.
+class SegmentedPlan:
+    """Plans of the segments of a network between ops whose number of results depends on values, and these ops.
 
-    Each part is compiled at the first call with new lengths; of each part the plans used last are kept.
+    Each segment is compiled at the first call with new lengths; of each segment the plans used last are kept.
     """
 
     def __init__(self, source: InternalGraph, make: Make, planned: Planned | None) -> None:
@@ -88,8 +88,8 @@ class CutPlan:
         self._attrs = {id(expr): _attributes(expr, planned) for expr in counting(source)}
         self._lock = threading.Lock()
 
-    def _runs(self, inputs: Sequence[Any]) -> Iterator[tuple[Part | Apply, Plan | None, list[np.ndarray], Values]]:
-        """Each part with its plan, each op at a cut, their inputs, and all values so far, which the caller adds to."""
+    def _runs(self, inputs: Sequence[Any]) -> Iterator[tuple[Segment | Apply, Plan | None, list[np.ndarray], Values]]:
+        """Segments with their plans and the ops between, their inputs, and all values so far, to which callers add."""
         graph = self.source
         tensors = check_inputs(graph, inputs)
         values: Values = {id(n): t._storage() for n, t in zip(graph.inputs, tensors, strict=True)}
@@ -97,7 +97,7 @@ class CutPlan:
         for stage in self._stages:
             nodes = stage.inputs if isinstance(stage, Apply) else stage.reads
             arrays = [_constant(n) if isinstance(n.expr, Constant) else values[id(n)] for n in nodes]
-            if isinstance(stage, Part):
+            if isinstance(stage, Segment):
                 yield stage, stage.plan([a.shape for a in arrays], sizes), arrays, values
             else:
                 yield stage, None, arrays, values
@@ -112,9 +112,9 @@ class CutPlan:
                 self._step(stage, plan, arrays, values)
         return [_constant(n) if isinstance(n.expr, Constant) else values[id(n)] for n in self.source.outputs]
 
-    def _step(self, stage: Part | Apply, plan: Plan | None, arrays: Sequence[np.ndarray], values: Values) -> None:
-        """Run a part, or an op at a cut, and keep what it gives."""
-        if isinstance(stage, Part):
+    def _step(self, stage: Segment | Apply, plan: Plan | None, arrays: Sequence[np.ndarray], values: Values) -> None:
+        """Run a segment, or an op between segments, and keep what it gives."""
+        if isinstance(stage, Segment):
             assert plan is not None, stage
             values.update((id(n), array) for n, array in zip(stage.writes, plan(*arrays), strict=True))
             return
@@ -140,8 +140,8 @@ class CutPlan:
                 rows.append((_info(stage), float(np.median(times))))
         return rows
 
-    def _known(self) -> Iterator[tuple[Part | Apply, Plan | None]]:
-        """Each part with the plan that was used last, or that of the examples of lengths."""
+    def _known(self) -> Iterator[tuple[Segment | Apply, Plan | None]]:
+        """Each segment with the plan that was used last, or that of the examples of lengths."""
         sizes: dict[str, int] = {}
         for node in self.source.nodes():
             note_counts(sizes, [node.spec], [closed(node.spec.shape)])
@@ -161,7 +161,7 @@ class CutPlan:
 
     @property
     def arena_bytes(self) -> int:
-        """The memory of the plans of all parts."""
+        """The memory of the plans of all segments."""
         with self._lock:
             return sum(plan.arena_bytes for _, plan in self._known() if plan is not None)
 
@@ -170,9 +170,9 @@ class CutPlan:
         files.save(self.source, path)
 
     def describe(self) -> str:
-        """What `Plan.describe` says of each part, and the ops between them."""
+        """What `Plan.describe` says of each segment, and the ops between them."""
         ops = [e.op for e in counting(self.source)]
-        texts = [f"plan of {self.source.name}, cut at {counted(len(ops), 'op')} whose results values number: {ops}"]
+        texts = [f"plan of {self.source.name}, divided at {counted(len(ops), 'op')} whose results values number: {ops}"]
         with self._lock:
             for stage, plan in self._known():
                 texts.append(plan.describe() if plan is not None else f"  {stage!r}")
@@ -180,7 +180,7 @@ class CutPlan:
 
 
 def _attributes(expr: Apply, planned: Planned | None) -> dict[str, Any]:
-    """Attributes of an op at a cut; graphs that it runs are plans, each compiled when it runs first."""
+    """Attributes of an op between segments; graphs that it runs are plans, each compiled when it runs first."""
     attrs = dict(expr.attrs)
     if planned is None:
         return attrs
@@ -194,8 +194,8 @@ def _compiled(planned: Planned, graph: InternalGraph) -> Callable[[Sequence[np.n
     return lambda arrays: plan()(*arrays)
 
 
-def _stages(graph: InternalGraph, make: Callable[[InternalGraph], Plan]) -> Iterator[Part | Apply]:
-    """Parts of a graph in order, and between them the ops that give lengths which the next part needs."""
+def _stages(graph: InternalGraph, make: Callable[[InternalGraph], Plan]) -> Iterator[Segment | Apply]:
+    """Segments of a graph in order, and between them the ops that give lengths which the next segment needs."""
     cuts = {id(expr) for expr in counting(graph)}
     depth: dict[int, int] = {}  # of nodes: how many cuts are before it
     of_name: dict[str, int] = {}
@@ -220,7 +220,7 @@ def _stages(graph: InternalGraph, make: Callable[[InternalGraph], Plan]) -> Iter
     for exprs, ops in levels:
         needed = [e for e in exprs if not _is_unused(e, outside)]
         if any(id(n) in outside for e in needed for n in e.outputs):
-            yield Part(needed, outside, make)
+            yield Segment(needed, outside, make)
         yield from ops
 
 

@@ -1,4 +1,4 @@
-"""Plans that are cut at ops whose number of results depends on values."""
+"""Plans that are divided at ops whose number of results depends on values."""
 
 import threading
 
@@ -11,7 +11,7 @@ from megengine import tensor
 from megengine.core.errors import ShapeError
 from megengine.plan import compile as compile_plan
 from megengine.plan import load
-from megengine.plan.cut_plan import KEPT, Part
+from megengine.plan.segmented_plan import KEPT, Segment
 from megengine.traced_module import trace_module
 
 
@@ -36,7 +36,7 @@ def plan():
 def test_parts_are_native_and_said(plan):
     assert {s.kernel for s in plan.steps} & {"reference"} == set()
     assert [s.kernel for s in plan.steps if s.op == "nonzero"] == ["between plans"]
-    assert "cut at 1 op" in plan.describe()
+    assert "divided at 1 op" in plan.describe()
     assert plan.arena_bytes > 0
     rows = plan.profile(example(3), repeat=2)
     assert {info.op for info, _ in rows} >= {"nonzero", "softmax"}
@@ -47,7 +47,7 @@ def test_plans_behind_a_cut_are_kept_for_the_lengths_used_last(plan):
         x = example(count)
         for got, want in zip(plan(x), Rows()(tensor(x)), strict=True):
             np.testing.assert_allclose(got, want.numpy(), rtol=1e-6)
-    assert max(len(stage.plans) for stage in plan._stages if isinstance(stage, Part)) == KEPT
+    assert max(len(stage.plans) for stage in plan._stages if isinstance(stage, Segment)) == KEPT
 
 
 def test_files_hold_the_graph(plan, tmp_path):
