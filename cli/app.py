@@ -18,6 +18,7 @@ import click
 
 from megengine._early import interrupts
 from megengine.cli.output import Output, printable
+from megengine.cli.recipes import recipe_option
 from megengine.core.errors import MegEngineError, nearest
 
 EXIT_BAD, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
@@ -34,6 +35,7 @@ COMMANDS = {
     "ptq": ("megengine.cli.ptq", "ptq", "Quantize a float model with calibration data."),
     "convert": ("megengine.cli.converting", "convert", "Write a float model in bfloat16 or float16, and compare."),
     "verify": ("megengine.cli.verifying", "verify", "Check that specification, integer run and plan agree."),
+    "replay": ("megengine.cli.replaying", "replay", "Repeat the making of a quantized model to the same bytes."),
     "bench": ("megengine.cli.benching", "bench", "Time models' compiled plans side by side."),
     "demo": ("megengine.cli.demo", "demo", "Quantize three published networks and report."),
 }
@@ -82,8 +84,10 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  mge-quantize {line}" for line in lines)
 
 
-def common(function: Callable[..., None], *, bad: int = EXIT_BAD) -> Callable[..., None]:
-    """`--json` and `--debug`, and the errors of a command as one line with an exit code: `bad` for bad input."""
+def common(function: Callable[..., None], *, bad: int = EXIT_BAD, recipe: bool = True) -> Callable[..., None]:
+    """`--json`, `--debug` and `--recipe`, and the errors of a command as one line with an exit code: `bad` for bad
+    input. Where the order of options counts, there is no `recipe`.
+    """
 
     @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout, all else on stderr.")
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -97,7 +101,7 @@ def common(function: Callable[..., None], *, bad: int = EXIT_BAD) -> Callable[..
             _report(error, as_json=as_json, debug=debug)
             sys.exit(_code(error, bad))
 
-    return call
+    return recipe_option(call) if recipe else call
 
 
 def _code(error: BaseException, bad: int) -> int:

@@ -8,6 +8,7 @@ import click
 from megengine.cli import images
 from megengine.cli.app import common, examples
 from megengine.cli.benching import random_inputs
+from megengine.cli.choices import Choice
 from megengine.cli.inspecting import weight_bytes
 from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
@@ -27,7 +28,7 @@ _TYPES = {"bf16": "bfloat16", "fp16": "float16"}
     epilog=examples("convert net.onnx --to bf16 -o half.mgt", "convert net.tm --to fp16 --half-ends -o half.onnx")
 )
 @click.argument("model")
-@click.option("--to", "kind", type=click.Choice([*_TYPES]), required=True, help="Type of weights and values.")
+@click.option("--to", "kind", type=Choice([*_TYPES]), required=True, help="Type of weights and values.")
 @path_option("-o", "--output", required=True, help="Model to write: .mgt or .onnx.")
 @click.option("--half-ends", is_flag=True, help="Inputs and results have the type too; else they stay float32.")
 @data_option(required=False)

@@ -12,6 +12,7 @@ from megengine.cli import quantizing, report
 from megengine.cli.app import FailedError, common
 from megengine.cli.assets import downloaded
 from megengine.cli.benching import interleaved
+from megengine.cli.choices import Choice
 from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.networks import NETWORKS, Calibration, Network
 from megengine.cli.output import Output, check_suffix, output_file
@@ -60,8 +61,8 @@ class Measured:
 
 @click.command()
 @path_option("-o", "--output", default=Path("demo-out/report.html"), show_default=True, help="The HTML page to write.")
-@click.option("--network", "names", multiple=True, type=click.Choice(list(NETWORKS)), help="Only this one; repeat.")
-@click.option("--views", type=click.Choice(["plain", "all"]), default="plain", show_default=True, help="1 or 8 each.")
+@click.option("--network", "names", multiple=True, type=Choice(list(NETWORKS)), help="Only this one; repeat.")
+@click.option("--views", type=Choice(["plain", "all"]), default="plain", show_default=True, help="1 or 8 each.")
 @click.option("--verify-pictures", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=30, show_default=True, help="Rounds of timing.")
 @overwrite_option

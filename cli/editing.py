@@ -1,5 +1,6 @@
 """`mge-quantize edit`: makes edits in the order of the command line and writes the model or its source."""
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -98,7 +99,7 @@ EXAMPLES = (
 @path_option("--save-log", help="Write all of these edits as a log.")
 @graph_option
 @shape_option
-@common
+@functools.partial(common, recipe=False)
 def edit(
     model: str,
     output: Path | None,

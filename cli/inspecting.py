@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from megengine.cli.app import common, examples
+from megengine.cli.choices import Choice
 from megengine.cli.images import METADATA, from_metadata
 from megengine.cli.models import chosen_graph, graph_option, load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
@@ -165,7 +166,7 @@ ENGINES = ("own", "dot", "neato", "fdp", "sfdp", "circo", "twopi")  # our layout
 @click.option("--ops", is_flag=True, help="Draw the ops that the model runs, not the calls that it makes.")
 @click.option("--module", "path", metavar="PATH", help="Draw only one path: layer1.0, 'layer*.conv1', a value's name.")
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Levels of modules to open; not for .html.")
-@click.option("--engine", type=click.Choice(ENGINES), help="What lays out pictures: this package or Graphviz.")
+@click.option("--engine", type=Choice(ENGINES), help="What lays out pictures: this package or Graphviz.")
 @overwrite_option
 @graph_option
 @shape_option

@@ -2,19 +2,20 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from megengine.cli import images, quantizing, report
+from megengine.cli import images, quantizing, records, report
 from megengine.cli.app import common
+from megengine.cli.choices import Choice
 from megengine.cli.models import chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.readers import Reader, Slot, kind_of, open_reader
+from megengine.cli.samples import Samples
 from megengine.convert import onnx
 from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
@@ -47,6 +48,13 @@ preprocess_option = click.option(
     "Needed unless the model stores one.",
 )
 samples_option = click.option("--samples", type=click.IntRange(1), default=None, help="Use at most this many batches.")
+held_out_option = click.option(
+    "--held-out",
+    type=click.IntRange(0),
+    default=16,
+    show_default=True,
+    help="Every tenth sample, at most this many, scores the result and does not calibrate.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,7 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
 @data_option(required=True)
 @preprocess_option
 @samples_option
+@held_out_option
 @path_option(
     "-o",
     "--output",
@@ -101,17 +110,17 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
 @path_option("--report", "report_path", help="Write a self-contained .html report too.")
 @click.option(
     "--effort",
-    type=click.Choice([*EFFORTS]),
+    type=Choice([*EFFORTS]),
     default="fast",
     show_default=True,
     help="balanced: ranges of least squared error, --equalize and --rounding gptq; several times the time.",
 )
-@click.option("--weights", type=click.Choice(CHOICES["weights"]), default="per_channel", show_default=True)
-@click.option("--activations", type=click.Choice([*METHODS]), help="How ranges are chosen.  [default: of --effort]")
+@click.option("--weights", type=Choice(CHOICES["weights"]), default="per_channel", show_default=True)
+@click.option("--activations", type=Choice([*METHODS]), help="How ranges are chosen.  [default: of --effort]")
 @click.option("--percentile", type=float, default=99.999, show_default=True, help="For --activations percentile.")
 @click.option(
     "--rounding",
-    type=click.Choice(CHOICES["rounding"]),
+    type=Choice(CHOICES["rounding"]),
     help="Weights one by one, or together by what reaches the layer.  [default: of --effort]",
 )
 @click.option(
@@ -120,7 +129,7 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     help="Scale channels between convolutions so that all use the whole range.  [default: of --effort]",
 )
 @click.option("--bias-correction/--no-bias-correction", default=True, show_default=True)
-@click.option("--profile", type=click.Choice(list(PROFILES)), default="x86", show_default=True, help="Target.")
+@click.option("--profile", type=Choice(list(PROFILES)), default="x86", show_default=True, help="Target.")
 @click.option("--exclude", multiple=True, help="Leave in float: a module path, a node, op:NAME or re:PATTERN; repeat.")
 @overwrite_option
 @shape_option
@@ -186,7 +195,7 @@ def check_data(model: Any, data: str) -> None:
 
 
 def _quantize(files: dict[str, Path], out: Output, *, model: str, data: str, preprocess: str | None, shapes: tuple,
-              samples: int | None, **choices: Any) -> dict[str, Any]:  # fmt: skip
+              samples: int | None, held_out: int, **choices: Any) -> dict[str, Any]:  # fmt: skip
     """Write `files`, temporary paths by their content; returns the result for --json."""
     config = config_of(**choices)
     calls = load_calls(model, shapes)
@@ -195,23 +204,31 @@ def _quantize(files: dict[str, Path], out: Output, *, model: str, data: str, pre
     require_float(source.graph)
     check_weights(source)
     source_data = data_of(data, preprocess, samples, source, out)
-    reader = source_data.reader
     if source_data.how is not None:
         source.graph.metadata.update(images.to_metadata(source_data.how))
-    result = quantizing.quantize_with_progress(source, reader, config, out, "quantize")
-    check_data(result, reader.name)
+    digest, chosen = records.digest_of(source.graph), Samples(source_data.reader, held_out)
+    result = quantizing.quantize_with_progress(source, chosen, config, out, "quantize")
+    check_data(result, data)
+    record = records.record_of(digests={"model": digest, "data": chosen.digest}, counts=chosen.counts)
+    for graph in (result.qdq_graph, result.integer_graph):
+        graph.metadata.update(records.to_metadata(record))
     if "model" in files:
         native.save(TracedModule.from_graph(result.integer_graph), files["model"])
     if "onnx" in files:
         onnx.export_qdq(result, files["onnx"])
-    analysis = result.analyze(list(islice(reader, 8)))
+    analysis = result.analyze(chosen.held_out())
     small = quantizing.sizes(result)
     if "report" in files:
         _write_report(files["report"], model, result, analysis, config, source_data, small)
-    _show(out, result, analysis, small)
+    for warning in chosen.warnings():
+        out.say(f"warning: {warning}", "yellow")
+    _show(out, result, analysis, small, chosen)
     return {
         "model": model,
         "preprocess": source_data.describe(),
+        "record": record,
+        "scored_on": chosen.scored_on(),
+        "warnings": chosen.warnings(),
         "float_bytes": small[0],
         "int8_bytes": small[1],
         **analysis.to_json(),
@@ -219,7 +236,7 @@ def _quantize(files: dict[str, Path], out: Output, *, model: str, data: str, pre
     }
 
 
-def _show(out: Output, result: Any, analysis: Any, small: tuple[int, int]) -> None:
+def _show(out: Output, result: Any, analysis: Any, small: tuple[int, int], samples: Samples) -> None:
     rows = [
         (edge.name, edge.op, edge.dtype, edge.sqnr_db, edge.cosine, 100 * edge.cut, edge.noise_from or None)
         for edge in analysis.worst(8)
@@ -232,7 +249,7 @@ def _show(out: Output, result: Any, analysis: Any, small: tuple[int, int]) -> No
     out.say(quantizing.floating_line(result))
     out.say(
         f"outputs: SQNR {analysis.output_sqnr_db:.1f} dB, cosine {analysis.output_cosine:.5f} "
-        f"on {counted(analysis.batches, 'batch')}; weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
+        f"on {samples.scored_on()}; weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
     )
 
 

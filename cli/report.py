@@ -1,6 +1,5 @@
 """One self-contained HTML page: scores, layers, ranges, graphs, recipe, environment. Names in it are hostile text."""
 
-import importlib.metadata
 import math
 import os
 import platform
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from megengine.cli.output import cell_text
+from megengine.cli.records import version
 from megengine.kernels import isa
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.pictures.page import embedded, hash_of, page_data, viewer
@@ -45,7 +45,7 @@ class Section:
 
 def environment() -> dict[str, str]:
     """Versions, processor and instruction set, on which the numbers depend."""
-    packages = {name: _version(name) for name in ("megengine", "numpy", "onnx", "onnxruntime", "onednn-cpu-gomp")}
+    packages = {name: version(name) for name in ("megengine", "numpy", "onnx", "onnxruntime", "onednn-cpu-gomp")}
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -54,13 +54,6 @@ def environment() -> dict[str, str]:
         "instruction set": f"{isa.active()} (the machine has {isa.detected()})",
         **{name: version for name, version in packages.items() if version},
     }
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _processor() -> str:

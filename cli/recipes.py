@@ -1,0 +1,83 @@
+"""Recipe files: TOML with a table for each command, whose keys are its arguments and the long names of its options.
+
+    [ptq]
+    model = "net.onnx"
+    data = "photos"
+    preprocess = "imagenet"
+    exclude = ["classifier", "op:sigmoid"]
+    bias-correction = false
+
+An option on the command line replaces the one of the file.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from megengine.core.errors import nearest
+
+NOT_IN_FILES = ("as_json", "debug", "recipe", "help")
+
+
+def recipe_option(function: Any) -> Any:
+    """`--recipe`: values of options from a file."""
+    return click.option(
+        "--recipe",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        is_eager=True,
+        expose_value=False,
+        callback=_read,
+        help="Take options from this TOML file, in a table named like the command.",
+    )(function)
+
+
+def key_of(parameter: click.Parameter) -> str:
+    """The key of a parameter in a recipe: the long name of an option, the name of an argument."""
+    longest = max(parameter.opts, key=len)
+    return longest.lstrip("-").replace("_", "-")
+
+
+def settable(command: click.Command) -> dict[str, click.Parameter]:
+    """The parameters of a command that a recipe sets, by key."""
+    return {key_of(p): p for p in command.params if p.name not in NOT_IN_FILES}
+
+
+def _read(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    if path is None or ctx.resilient_parsing:
+        return
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+        raise click.BadParameter(f"{str(path)!r}: not a TOML file ({error})", ctx, parameter) from error
+    name = ctx.command.name or ""
+    table = tables.get(name)
+    if not isinstance(table, dict):
+        held = ", ".join(f"[{key}]" for key in tables) or "nothing"
+        raise click.BadParameter(f"{str(path)!r}: no table [{name}], it holds {held}", ctx, parameter)
+    ctx.default_map = defaults(ctx.command, table, f"--recipe {str(path)!r}")
+
+
+def defaults(command: click.Command, table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Values of a recipe by the names of a command's parameters.
+
+    Raises click.UsageError for a key that the command does not have, and for a value that cannot be one.
+    """
+    known = settable(command)
+    values = {}
+    for key, value in table.items():
+        if key not in known:
+            raise click.UsageError(
+                f"{where}: {command.name} has no option {key!r}{nearest(key, known)}; it has {', '.join(known)}"
+            )
+        if isinstance(value, dict) or (isinstance(value, list) and not _takes_many(known[key])):
+            raise click.UsageError(f"{where}: {key} is {value!r}; expected a single value")
+        many = _takes_many(known[key]) and not isinstance(value, list)
+        values[str(known[key].name)] = [value] if many else value
+    return values
+
+
+def _takes_many(parameter: click.Parameter) -> bool:
+    return bool(getattr(parameter, "multiple", False)) or parameter.nargs != 1

@@ -1,0 +1,108 @@
+"""What a result stores about its own making: enough to repeat it, and to see whether something else was used."""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from megengine.cli.recipes import NOT_IN_FILES, settable
+from megengine.core.errors import FileFormatError
+from megengine.traced_module import InternalGraph
+from megengine.traced_module.ir.expr import Constant
+
+METADATA = "megengine.record"  # under which a model stores its record
+REPEATED = "megengine.repeated"  # under which the context of a command holds the record that it repeats
+_PACKAGES = ("megengine", "numpy", "onnx")
+_ELSEWHERE = (*NOT_IN_FILES, "overwrite")
+
+
+def record_of(*, digests: Mapping[str, str], counts: Mapping[str, int], **more: Any) -> dict[str, Any]:
+    """The record of the running command: its options, versions, counts and digests; plain values.
+
+    Options that name files to write, and those that change no result, are left out; `more` is for seeds and the like.
+    A command that is repeated stores its old options, which may name other places of the same model and data.
+
+    Raises:
+        FileFormatError: a repeated command got another model or other data.
+    """
+    ctx = click.get_current_context()
+    repeated = ctx.meta.get(REPEATED)
+    if repeated is not None:
+        _require_same(repeated["digests"], digests)
+    recipe = {} if repeated is None else dict(repeated["recipe"])
+    for key, parameter in settable(ctx.command).items():
+        name = str(parameter.name)
+        value = ctx.params.get(name)
+        if key in recipe or name in _ELSEWHERE or value in (None, ()) or isinstance(value, Path):
+            continue
+        recipe[key] = [_plain(one) for one in value] if isinstance(value, tuple) else _plain(value)
+    return {
+        "command": ctx.command.name,
+        "recipe": recipe,
+        "versions": {name: version(name) for name in _PACKAGES},
+        "counts": dict(counts),
+        "digests": dict(digests),
+        **more,
+    }
+
+
+def version(package: str) -> str:
+    """The version of an installed package; "" if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _require_same(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    other = [name for name, digest in new.items() if old.get(name) != digest]
+    if other:
+        raise FileFormatError(
+            f"the {' and the '.join(other)} differ{'s' * (len(other) == 1)} from what the record was made with; give "
+            "the same files, or quantize anew"
+        )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):  # --input-shape: name and lengths
+        name, shape = value
+        return f"{name}={','.join(map(str, shape))}" if name else ",".join(map(str, shape))
+    return value
+
+
+def digest_of(graph: InternalGraph) -> str:
+    """SHA-256 of a graph of ops: its expressions, constants and metadata, whatever file they came from."""
+    hashed = hashlib.sha256(repr(sorted(graph.metadata.items())).encode())
+    for expr in graph.exprs():
+        specs = [(node.name, str(node.spec)) for node in expr.outputs]
+        hashed.update(f"{expr!r} {specs};".encode())
+        if isinstance(expr, Constant):
+            hashed.update(np.ascontiguousarray(expr.value.numpy()).data.cast("B"))
+    return hashed.hexdigest()
+
+
+def to_metadata(record: Mapping[str, Any]) -> dict[str, str]:
+    """The metadata in which a model stores its record."""
+    return {METADATA: json.dumps(record, sort_keys=True)}
+
+
+def from_metadata(metadata: Mapping[str, str], name: str) -> dict[str, Any]:
+    """The record that the model `name` stores. Raises FileFormatError if it has none, or a damaged one."""
+    if METADATA not in metadata:
+        raise FileFormatError(
+            f"model {name!r}: stores no record of its making; only files that this command wrote can be repeated"
+        )
+    try:
+        record = json.loads(metadata[METADATA])
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"model {name!r}: its record is damaged ({error})") from error
+    parts = ("recipe", "versions", "counts", "digests")
+    whole = isinstance(record, dict) and isinstance(record.get("command"), str)
+    if not whole or not all(isinstance(record.get(part), dict) for part in parts):
+        raise FileFormatError(f"model {name!r}: its record is damaged (command, {', '.join(parts)} are expected)")
+    return record

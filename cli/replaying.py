@@ -1,0 +1,65 @@
+"""`mge-quantize replay`."""
+
+import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import click
+
+from megengine.cli import recipes, records
+from megengine.cli.app import COMMANDS, FailedError, common, examples, group
+from megengine.cli.models import load_model
+from megengine.cli.output import Output, check_suffix
+from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
+from megengine.core.errors import FileFormatError, nearest
+
+_KINDS = {".mgt": "our format", ".onnx": "QDQ for other runtimes"}
+
+
+@click.command(epilog=examples("replay q.mgt -o again.mgt", "replay q.mgt -o again.mgt --data photos"))
+@click.argument("result")
+@path_option("-o", "--output", required=True, help="Model to write, of the same kind as RESULT.")
+@click.option("--model", help="Where the float model is now.  [default: where it was]")
+@click.option("--data", help="Where the data is now.  [default: where it was]")
+@overwrite_option
+@common
+def replay(result: str, output: Path, model: str | None, data: str | None, overwrite: bool, out: Output) -> None:
+    """Repeat the command that wrote RESULT (.mgt or .onnx), and tell whether the same bytes come out.
+
+    The model and the data are compared with the digests that RESULT stores. Exit code 1 if the bytes differ.
+    """
+    suffix = Path(result).suffix
+    check_suffix("RESULT", Path(result), _KINDS)
+    check_suffix("--output", output, {suffix: _KINDS[suffix]})
+    check_outputs([("--output", output)], [result], overwrite=overwrite)
+    record = records.from_metadata(load_model(result).graph.metadata, result)
+    changed = [
+        f"{name} {was}, now {now}" for name, was in record["versions"].items() if (now := records.version(name)) != was
+    ]
+    if changed:
+        out.say(f"warning: made with other versions ({'; '.join(changed)}): bytes may differ", "yellow")
+    moved = {key: value for key, value in (("model", model), ("data", data)) if value is not None}
+    _run(record, moved, output, overwrite=overwrite, quiet=out.as_json)
+    same = Path(result).read_bytes() == output.read_bytes()
+    line = f"{output}: {'the same bytes as' if same else 'other bytes than'} {result}"
+    out.say(line)
+    out.result({"result": result, "output": str(output), "same": same, "record": record})
+    if not same:
+        raise FailedError(line)
+
+
+def _run(record: dict[str, Any], moved: dict[str, str], output: Path, *, overwrite: bool, quiet: bool) -> None:
+    """Run the command of a record, with the model or the data at another place."""
+    here, name = click.get_current_context(), record["command"]
+    if name not in COMMANDS:
+        raise FileFormatError(f"its record names the command {name!r}{nearest(name, COMMANDS)}; update megengine")
+    command = group.get_command(here, name)
+    assert command is not None
+    values = recipes.defaults(command, {**record["recipe"], **moved}, "the record")
+    words = ["-o", str(output), *(["--overwrite"] if overwrite else [])]
+    with redirect_stdout(sys.stderr) if quiet else nullcontext():
+        ctx = command.make_context(name, words, parent=here, default_map=values)
+        ctx.meta[records.REPEATED] = record
+        with ctx:
+            command.invoke(ctx)
