@@ -71,6 +71,15 @@ def interpret(
     return _Interpreter(on_value, on_expr).outputs(graph, check_inputs(graph, inputs))
 
 
+def run_op(expr: Apply, inputs: Sequence[Tensor], sizes: dict[str, int]) -> tuple[Tensor, ...]:
+    """The results of one op of a graph; `sizes` are those of its open axes, and lengths that follow are added."""
+    out = apply(expr.op, *inputs, **(at(dict(expr.attrs), sizes) if sizes else expr.attrs))
+    made = out if isinstance(out, tuple) else (out,)
+    if "count" in expr.attrs:
+        note_counts(sizes, [n.spec for n in expr.outputs], [t.shape for t in made])
+    return made
+
+
 @dataclass(slots=True)
 class _Running:
     """A graph that is run: what is left to do and the values that are still needed."""
@@ -164,11 +173,7 @@ class _Interpreter:
         if isinstance(expr, Constant):
             return (expr.value,)
         if isinstance(expr, Apply):
-            out = apply(expr.op, *inputs, **(at(dict(expr.attrs), sizes) if sizes else expr.attrs))
-            made = out if isinstance(out, tuple) else (out,)
-            if "count" in expr.attrs:
-                note_counts(sizes, [n.spec for n in expr.outputs], [t.shape for t in made])
-            return made
+            return run_op(expr, inputs, sizes)
         if isinstance(expr, GetAttr):
             return (get_subattr(inputs[0], expr.name),)
         if not isinstance(expr, Call):

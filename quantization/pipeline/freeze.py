@@ -1,6 +1,8 @@
 """freeze: statistics and weights become frozen quantized dtypes and integers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -11,6 +13,8 @@ from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.spec import Fixed, Plain, QSpec, Shared, Weight
 from megengine.quantization.ranges import TensorStatistics, activation_dtype, weight_dtype
 from megengine.traced_module.ir.graph import InternalGraph
+
+_NONE: Mapping[str, QuantizedDType] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,45 +36,70 @@ class Frozen:
     operands: dict[tuple[str, int], QuantizedWeight]
 
 
-def freeze(graph: InternalGraph, annotation: Annotation, stats: dict[str, TensorStatistics]) -> Frozen:
-    """Choose every scale.
+def freeze(
+    graph: InternalGraph,
+    annotation: Annotation,
+    seen: Mapping[str, TensorStatistics | QuantizedDType],
+    weight_dtypes: Mapping[str, QuantizedDType] = _NONE,
+) -> Frozen:
+    """Choose every scale: from the statistics of an edge, or the dtype that it has already.
+
+    `weight_dtypes` are those that weights have already, by layer.
 
     Raises:
         CalibrationError: an edge saw no value; it is named.
         QuantizationError: a weight is not finite; its layer is named.
     """
-    edges = {name: edge_dtype(name, annotation, stats) for name in annotation.edges}
+    edges = {name: edge_dtype(name, annotation, seen) for name in annotation.edges}
     weights, operands = {}, {}
     for expr in graph.exprs():
         name = expr.outputs[0].name if expr.outputs else ""
         if name in annotation.weights:
-            weights[name] = quantize_weight(name, expr.inputs[1].expr.value.numpy(), annotation.weights[name])
+            w, dtype = expr.inputs[1].expr.value.numpy(), weight_dtypes.get(name)
+            weights[name] = (
+                quantize_weight(name, w, annotation.weights[name])
+                if dtype is None
+                else QuantizedWeight(_integers(w, dtype), dtype)
+            )
         for at in range(len(expr.inputs)):
             if (spec := annotation.operands.get((name, at))) is not None:
-                dtype = _dtype(name, spec, annotation, stats)
+                dtype = _dtype(name, spec, annotation, seen)
                 values = _integers(expr.inputs[at].expr.value.numpy(), dtype)
                 operands[name, at] = QuantizedWeight(values, dtype)
     return Frozen(edges, weights, operands)
 
 
-def edge_dtype(name: str, annotation: Annotation, stats: dict[str, TensorStatistics]) -> QuantizedDType:
+def edge_dtype(
+    name: str, annotation: Annotation, seen: Mapping[str, TensorStatistics | QuantizedDType]
+) -> QuantizedDType:
     """Dtype of one edge; a shared one takes its source's. Raises CalibrationError if its observer saw nothing."""
-    return _dtype(name, annotation.edges[name], annotation, stats)
+    return _dtype(name, annotation.edges[name], annotation, seen)
 
 
-def _dtype(name: str, spec: QSpec, annotation: Annotation, stats: dict[str, TensorStatistics]) -> QuantizedDType:
-    seen = [name]
+def source_of(name: str, spec: QSpec, annotation: Annotation) -> str:
+    """The edge whose scale an edge takes: itself, or the end of what it shares with."""
+    passed = [name]
     while isinstance(spec, Shared):
-        if spec.source in seen[1:] or spec is annotation.edges.get(spec.source):
-            raise QuantizationError(f"edges {' -> '.join(seen)} share scales in a circle; one must have its own")
-        seen.append(spec.source)
+        if spec.source in passed[1:] or spec is annotation.edges.get(spec.source):
+            raise QuantizationError(f"edges {' -> '.join(passed)} share scales in a circle; one must have its own")
+        passed.append(spec.source)
         spec = annotation.edges[spec.source]
+    return passed[-1]
+
+
+def _dtype(
+    name: str, spec: QSpec, annotation: Annotation, seen: Mapping[str, TensorStatistics | QuantizedDType]
+) -> QuantizedDType:
+    source = source_of(name, spec, annotation)
+    if isinstance(spec, Shared):
+        spec = annotation.edges[source]
     if isinstance(spec, Fixed):
         return spec.dtype
     assert isinstance(spec, Plain), spec
-    if seen[-1] not in stats:
-        raise CalibrationError(f"calibration: {seen[-1]!r} was not observed; calibrate with this annotation")
-    return activation_dtype(stats[seen[-1]], spec.method, spec.scheme)
+    if source not in seen:
+        raise CalibrationError(f"calibration: {source!r} was not observed; calibrate with this annotation")
+    known = seen[source]
+    return known if isinstance(known, QuantizedDType) else activation_dtype(known, spec.method, spec.scheme)
 
 
 def quantize_weight(name: str, w: np.ndarray, spec: Weight) -> QuantizedWeight:

@@ -81,13 +81,23 @@ def integerize(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph
     Raises:
         QuantizationError: a multiplier, bias or accumulator is out of range; the node is named.
     """
-    g = graph.clone()
+    return with_integers(graph, int_bias=int_bias)[0]
+
+
+def with_integers(graph: InternalGraph, *, int_bias: bool = False) -> tuple[InternalGraph, dict[str, TensorNode]]:
+    """What `integerize` gives, and the integers that stand for each edge of the QDQ graph, by its name."""
+    g, integers = graph.clone(), {}
     for replaced in (_integers, _float_result):
         for expr in g.exprs():
-            if isinstance(expr, Apply) and (pair := replaced(g, expr, int_bias)) is not None:
+            if not isinstance(expr, Apply):
+                continue
+            pair = replaced(g, expr, int_bias)
+            if expr.record.quantizes:
+                integers[expr.meta.get("edge", "")] = expr.output if pair is None else pair[1]
+            if pair is not None:
                 replace_all_uses(g, *pair)
         remove_dead(g)
-    return g
+    return g, integers
 
 
 def _integers(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:

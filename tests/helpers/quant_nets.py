@@ -104,3 +104,58 @@ def _gate(b, x, activation, label):
     y = b.op("mean", x, axis=(2, 3), keepdims=True, label=f"{label}_pool")
     y = b.relu(b.conv(y, 4, 1, label=f"{label}_down"), label=f"{label}_down_act")
     return b.op(activation, b.conv(y, x.shape[1], 1, label=f"{label}_up"), label=f"{label}_gate")
+
+
+_ACTIVATIONS = ("relu", "relu6", "silu", "sigmoid", "hsigmoid", "tanh", "relu")
+
+
+def drawn_net(seed):
+    """A random network: layers with and without batch norm, activations, sums, products, concatenations, pools."""
+    b = Builder(shape=(2, 3, 8, 8), seed=seed)
+    pick = np.random.default_rng([seed, 7])
+    values = [_drawn_layer(b, pick, b.x)]
+    for _ in range(pick.integers(2, 7)):
+        x = values[pick.integers(len(values))]
+        values.append(_DRAWN[pick.integers(len(_DRAWN))](b, pick, x, values))
+    y = values[-1]
+    if pick.integers(2):
+        y = b.op("mean", y, axis=(2, 3), keepdims=False)
+        y = b.linear(y, 5) if pick.integers(2) else y
+    return b, b.done(y, *([values[-2]] if pick.integers(4) == 0 else []))
+
+
+def _drawn_layer(b, pick, x, values=()):
+    channels = int(pick.choice([4, 6]))
+    kind = pick.integers(5)
+    if kind == 0:
+        x = b.conv(x, x.shape[1], groups=x.shape[1])
+    elif kind == 1 and x.shape[2] < 16:
+        x = b.transposed(x, channels, 2, stride=2, pad=((0, 0), (0, 0)))
+    else:
+        window, stride = int(pick.choice([1, 3])), int(pick.choice([1, 1, 2]))
+        x = b.conv(x, channels, window, stride=stride, bias=bool(pick.integers(2)))
+    if pick.integers(2):
+        c = (x.shape[1],)
+        spread = b.g.constant(np.square(b.rng.normal(size=c)).astype(np.float32) + np.float32(0.3))
+        x = b.op("batch_norm", x, b.constant(c, 1.0), b.constant(c), b.constant(c), spread, eps=1e-5)
+    return b.op(str(pick.choice(_ACTIVATIONS)), x) if pick.integers(3) else x
+
+
+def _drawn_pair(b, pick, x, values):
+    same = [v for v in values if v.shape == x.shape]
+    return b.op(str(pick.choice(["add", "add", "mul", "maximum"])), x, same[pick.integers(len(same))])
+
+
+def _drawn_concat(b, pick, x, values):
+    same = [v for v in values if v.shape[0] == x.shape[0] and v.shape[2:] == x.shape[2:]]
+    return b.op("concat", x, same[pick.integers(len(same))], axis=1)
+
+
+def _drawn_pool(b, pick, x, values):
+    if x.shape[2] < 4:
+        return b.op(str(pick.choice(_ACTIVATIONS)), x)
+    window = {"kernel": (2, 2), "stride": (2, 2), "padding": ((0, 0), (0, 0))}
+    return b.op("max_pool2d", x, **window)
+
+
+_DRAWN = (_drawn_layer, _drawn_layer, _drawn_layer, _drawn_pair, _drawn_pair, _drawn_concat, _drawn_pool)

@@ -1,105 +1,226 @@
+import copy
+import pickle
+
 import numpy as np
 import pytest
-from quant_nets import concat_net, residual_net
+from quant_nets import concat_net, drawn_net, gated_net, residual_net, transposed_net
 
+import megengine.functional as F
 from megengine.autodiff import GradManager
-from megengine.core.errors import CalibrationError, OptionError
-from megengine.dispatch import apply
-from megengine.functional import relu
-from megengine.module import BatchNorm2d, Conv2d, Module
+from megengine.core.errors import CalibrationError, OptionError, QuantizationError
+from megengine.models import mobilenet_v2, resnet18
+from megengine.module import BatchNorm2d, Conv2d, Linear, Module
+from megengine.optimizer import SGD
+from megengine.quantization import PROFILES
 from megengine.quantization.pipeline import graph_qat
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.quantize import quantize_model
+from megengine.quantization.pipeline.trained_scales import METHODS
 from megengine.quantization.ranges.methods import RangeMethod
 from megengine.tensor import Tensor
+from megengine.traced_module import trace_module
 
-CONFIGS = [
-    QuantConfig(weights=weights, activations=RangeMethod(method), bias_correction=False)
-    for weights, method in (("per_tensor", "minmax"), ("per_tensor", "ema"), ("per_channel", "ema"))
-]
+NETS = [residual_net, concat_net, gated_net, transposed_net]
+MINMAX = QuantConfig(weights="per_tensor", activations=RangeMethod("minmax"), bias_correction=False)
 
 
-def observed(net=residual_net, config=CONFIGS[0]):
+def config_of(profile="x86", weights="per_channel"):
+    return graph_qat.TRAINING.changed(profile=profile, weights=weights)
+
+
+def prepared(net=residual_net, config=graph_qat.TRAINING, method="ste"):
     b, graph = net()
-    module = graph_qat.prepare_qat(graph, config=config)
-    for x in b.data():
-        module(Tensor(x))
-    return b, graph, module.eval()
+    return b, graph, graph_qat.prepare_qat(graph, config=config, method=method, calibration=b.data())
 
 
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("net", [residual_net, concat_net])
-def test_conversion_runs_what_was_simulated(net, config):
-    b, _, module = observed(net, config)
-    x = Tensor(b.data(1, seed=4)[0])
-    simulated, integer = module(x).numpy(), module.convert()(x).numpy()
-    module.fake_quantizing = False
-    exact = module(x).numpy()
-    assert np.abs(simulated - integer).max() < 0.2 * np.abs(simulated - exact).max()
+def arrays(outputs):
+    return [y.numpy() for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
+
+
+def step(module, x, rate=0.01):
+    """One step of training; the results of its forward pass."""
+    parameters = list(module.parameters())
+    manager, optimizer = GradManager().attach(parameters), SGD(parameters, lr=rate)
+    with manager:
+        outputs = module(x)
+        loss = sum((y * y).mean() for y in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        manager.backward(F.log(loss + 1e-3))
+    assert all(p.grad is None or np.isfinite(p.grad.numpy()).all() for p in parameters)
+    optimizer.step().clear_grad()
+    return outputs
+
+
+def check_exact(module, x):
+    """Equal values in training, in evaluation after a step, and for a batch of another size."""
+    module.train()
+    before = module.convert()
+    for ours, theirs in zip(arrays(step(module, x)), arrays(before(x)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    after = module.eval().convert()
+    for ours, theirs in zip(arrays(module(x)), arrays(after(x)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("net", NETS)
+def test_training_computes_what_the_integer_network_computes(net, profile, method):
+    weights = "per_tensor" if method == "pact" else "per_channel"
+    b, _, module = prepared(net, config_of(profile, weights), method)
+    check_exact(module, Tensor(b.data(1, seed=4)[0]))
+
+
+def check_drawn(seed):
+    profile, method = [*PROFILES][seed % len(PROFILES)], METHODS[seed // 4 % len(METHODS)]
+    weights = ("per_channel", "per_tensor")[seed // 2 % 2]
+    b, _, module = prepared(lambda: drawn_net(seed), config_of(profile, weights), method)
+    check_exact(module, Tensor(b.data(1, seed=4)[0]))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_networks(seed):
+    check_drawn(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_many_random_networks(first):
+    for seed in range(first, first + 50):
+        check_drawn(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("network", [resnet18, mobilenet_v2])
+def test_published_networks_at_any_batch_size(network, profile):
+    rng = np.random.default_rng(0)
+    pictures = [rng.standard_normal((n, 3, 64, 64)).astype(np.float32) for n in (2, 3)]
+    net = network()
+    module = graph_qat.prepare_qat(net, Tensor(pictures[0]), config=config_of(profile), calibration=pictures[:1])
+    assert len(module.norms) > 19
+    for x in pictures:
+        check_exact(module, Tensor(x))
 
 
 def test_same_network_as_post_training_quantization():
-    b, graph, _ = observed()
-    fresh = graph_qat.prepare_qat(graph, config=CONFIGS[0])
-    fresh.fake_quantizing = False
-    for x in b.data():
-        fresh(Tensor(x))
+    b, graph = residual_net()
+    wanted = quantize_model(graph, b.data(), MINMAX)
     x = Tensor(b.data(1, seed=4)[0])
-    wanted = quantize_model(graph, b.data(), CONFIGS[0])(x).numpy()
-    np.testing.assert_array_equal(fresh.convert()(x).numpy(), wanted)
+    calibrated = graph_qat.prepare_qat(graph, config=MINMAX, calibration=b.data())
+    seen = graph_qat.prepare_qat(graph, config=MINMAX)
+    seen.fake_quantizing = False
+    for batch in b.data():
+        seen(Tensor(batch))
+    for module in (calibrated, seen):
+        np.testing.assert_array_equal(module.convert()(x).numpy(), wanted(x).numpy())
 
 
-def test_gradients_pass_through_rounding_and_training_helps():
-    b, _, module = observed()
-    x, target = Tensor(b.data(1, seed=4)[0]), Tensor(np.zeros((2, 10), np.float32))
-    manager = GradManager().attach(list(module.parameters()))
-    losses = []
-    for _ in range(8):
-        with manager:
-            error = apply("sub", module(x), target)
-            loss = apply("mean", apply("mul", error, error), axis=None, keepdims=False)
-            manager.backward(loss)
-        losses.append(loss.item())
-        for p in module.parameters():
-            p._reset(Tensor(p.numpy() - np.float32(0.02) * p.grad.numpy()))
-            p.grad = None
+@pytest.mark.parametrize("method", METHODS)
+def test_training_helps(method):
+    b, _, module = prepared(method=method)
+    x = Tensor(b.data(1, seed=4)[0])
+    losses = [float((step(module, x, 0.03) ** 2).mean().item()) for _ in range(12)]
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_observers_stand_still_in_evaluation_and_when_disabled():
-    b, _, module = observed()
-    before = {k: s.count for k, s in module._stats.items()}
-    module(Tensor(b.data(1)[0]))
+def test_gradients_are_those_of_the_float_network_at_rounded_values():
+    """With 8 bits they are near those of float training."""
+    b, _, module = prepared()
+    x, parameters = Tensor(b.data(1, seed=4)[0]), list(module.parameters())
+    grads = []
+    for module.fake_quantizing in (True, False):
+        with GradManager().attach(parameters) as manager:
+            manager.backward((module(x) ** 2).mean())
+        grads.append(np.concatenate([p.grad.numpy().reshape(-1) for p in parameters]))
+        for p in parameters:
+            p.grad = None
+    ours, exact = grads
+    assert ours @ exact > 0.98 * np.linalg.norm(ours) * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("method", ["lsq", "tqt", "pact"])
+def test_scales_are_learnt(method):
+    b, _, module = prepared(method=method)
+    before = [p.numpy().copy() for p in module.scale_parameters]
+    step(module, Tensor(b.data(1, seed=4)[0]), 0.5)
+    after = [p.numpy() for p in module.scale_parameters]
+    assert len(before) > (5 if method != "pact" else 3)
+    assert sum(not np.array_equal(a, b) for a, b in zip(before, after, strict=True)) >= len(before) / 2
+
+
+def test_ranges_stand_still_in_evaluation_and_when_told():
+    b, _, module = prepared()
+    x = Tensor(b.data(1, seed=5)[0] * 3)
+
+    def moved():
+        before = {name: edge.range.numpy().copy() for name, edge in module.edges.items()}
+        module(x)
+        return any(not np.array_equal(before[name], edge.range.numpy()) for name, edge in module.edges.items())
+
+    module.eval()
+    assert not moved()
     module.train()
     module.observing = False
-    module(Tensor(b.data(1)[0]))
-    assert before == {k: s.count for k, s in module._stats.items()}
+    assert not moved()
     module.observing = True
-    module(Tensor(b.data(1)[0]))
-    assert before != {k: s.count for k, s in module._stats.items()}
+    assert moved()
 
 
-def test_observer_that_saw_nothing():
+def test_an_edge_that_saw_nothing():
     _, graph = residual_net()
-    with pytest.raises(CalibrationError, match="no value reached 'x'"):
+    with pytest.raises(CalibrationError, match="no value reached 'x'; give prepare_qat calibration data"):
         graph_qat.prepare_qat(graph).convert()
+
+
+# ---------------------------------------------------------------- batch norms
 
 
 class Net(Module):
     def __init__(self):
         super().__init__()
-        self.conv = Conv2d(3, 4, 3)
+        rng = np.random.default_rng(0)
+        self.conv, self.norm, self.last = Conv2d(3, 4, 3, bias=False), BatchNorm2d(4), Linear(4, 2)
+        self.norm.running_var._reset(Tensor(rng.random((1, 4, 1, 1)).astype(np.float32) + 0.5))
 
     def forward(self, x):
-        return apply("relu", self.conv(x))
+        return self.last(F.relu(self.norm(self.conv(x))).mean(axis=(2, 3)))
 
 
-def test_module_is_captured():
-    x = Tensor(np.random.default_rng(0).normal(size=(1, 3, 6, 6)).astype(np.float32))
-    module = graph_qat.prepare_qat(Net(), x)
-    module(x)
-    module.eval()
-    assert module.convert()(x).shape == (1, 4, 4, 4)
+def pictures(count=4, seed=0):
+    return Tensor(np.random.default_rng(seed).normal(0.5, 2, (count, 3, 6, 6)).astype(np.float32))
+
+
+def test_a_module_is_captured_with_its_batch_norms_and_keeps_its_mode():
+    net = Net()
+    net.conv.eval()
+    module = graph_qat.prepare_qat(net, pictures(), calibration=[pictures().numpy()])
+    assert net.training
+    assert net.norm.training
+    assert not net.conv.training
+    assert len(module.norms) == 1
+    assert {name.rpartition(".")[2] for name, _ in module.named_parameters()} >= {"gain", "shift", "weight"}
+    for size in (4, 3, 1):
+        check_exact(module, pictures(size))
+    assert module.eval().convert()(pictures(5)).shape == (5, 2)
+
+
+def test_statistics_follow_the_batches_until_they_are_frozen():
+    net, x = Net(), pictures(64)
+    module = graph_qat.prepare_qat(net, x, calibration=[x.numpy()])
+    (norm,) = module.norms.values()
+    z = net.conv(x).numpy()
+    for _ in range(60):
+        module(x)
+    np.testing.assert_allclose(norm.mean.numpy(), z.mean((0, 2, 3)), atol=0.05)
+    np.testing.assert_allclose(norm.variance.numpy(), z.var((0, 2, 3)), rtol=0.05)
+    before = norm.mean.numpy().copy()
+    module.norms_moving = False
+    module(pictures(8, seed=1))
+    np.testing.assert_array_equal(norm.mean.numpy(), before)
+    module.reestimate_norms([pictures(32, seed=2).numpy(), pictures(32, seed=3).numpy()])
+    both = np.concatenate([net.conv(pictures(32, seed=s)).numpy() for s in (2, 3)])
+    np.testing.assert_allclose(norm.mean.numpy(), both.mean((0, 2, 3)), atol=0.05)
+    assert module.training
 
 
 class PreActivation(Module):
@@ -114,23 +235,71 @@ class PreActivation(Module):
         self.norm.running_var._reset(Tensor(np.array([0.5, 2.0, 1.0], np.float32).reshape(1, 3, 1, 1)))
 
     def forward(self, x):
-        return self.conv(relu(self.norm(x)))
+        return self.conv(F.relu(self.norm(x)))
 
 
-@pytest.mark.parametrize("config", CONFIGS)
-def test_a_batch_norm_that_stands_alone(config):
-    rng = np.random.default_rng(0)
-    net, pictures = PreActivation().eval(), [rng.standard_normal((2, 3, 8, 8)).astype(np.float32) for _ in range(4)]
-    module = graph_qat.prepare_qat(net, Tensor(pictures[0]), config=config)
-    for x in pictures:
-        module(Tensor(x))
-    x = Tensor(pictures[0])
-    simulated, integer = module.eval()(x).numpy(), module.convert()(x).numpy()
-    exact = net(x).numpy()
-    assert 0 < np.abs(simulated - exact).mean() < 0.06 * np.abs(exact).mean()  # moving averages cut single values off
-    assert np.abs(simulated - integer).max() < 0.2 * np.abs(simulated - exact).max()
+@pytest.mark.parametrize("method", METHODS)
+def test_a_batch_norm_that_stands_alone(method):
+    x = pictures()
+    module = graph_qat.prepare_qat(PreActivation(), x, method=method, calibration=[x.numpy()])
+    check_exact(module, x)
+
+
+def test_a_factor_of_zero_says_nothing_of_the_statistics():
+    net, x = Net(), pictures(8)
+    net.norm.weight._reset(Tensor(np.array([1, 0, 1, 1], np.float32).reshape(1, 4, 1, 1)))
+    module = graph_qat.prepare_qat(net, x, calibration=[x.numpy()])
+    for _ in range(3):
+        check_exact(module, x)
+    (norm,) = module.norms.values()
+    assert np.isfinite(norm.variance.numpy()).all()
+
+
+def test_a_network_traced_in_training_mode_is_refused():
+    traced = trace_module(Net().train(), pictures())
+    with pytest.raises(QuantizationError, match=r"was traced in training mode; call eval\(\) before trace_module"):
+        graph_qat.prepare_qat(traced)
+
+
+# ---------------------------------------------------------------- keeping and resuming
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_state_is_all_that_training_needs(method):
+    x = pictures()
+    first = graph_qat.prepare_qat(Net(), x, method=method)
+    for _ in range(3):
+        step(first, x)
+    again = graph_qat.prepare_qat(Net(), x, method=method)
+    again.load_state_dict(first.state_dict())
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(first)))
+    for _ in range(2):
+        results = [step(module, x).numpy() for module in (first, again, copied)]
+        np.testing.assert_array_equal(results[0], results[1])
+        np.testing.assert_array_equal(results[0], results[2])
+    for name, value in first.state_dict().items():
+        np.testing.assert_array_equal(again.state_dict()[name], value, err_msg=name)
+
+
+# ---------------------------------------------------------------- wrong calls
 
 
 def test_sample_inputs_are_asked_for():
     with pytest.raises(OptionError, match="pass sample inputs"):
         graph_qat.prepare_qat(Net())
+
+
+@pytest.mark.parametrize("method", ["lsq", "tqt", "pact"])
+def test_training_that_diverged(method):
+    b, _, module = prepared(method=method)
+    name, edge = next((n, e) for n, e in module.edges.items() if e.method == method)
+    next(edge.parameters())._reset(Tensor(np.float32(np.inf)))
+    with pytest.raises(
+        QuantizationError, match=f"{name}: the scale that was learnt is inf; .* lower the learning rate"
+    ):
+        module(Tensor(b.data(1)[0]))
+
+
+def test_methods_are_known():
+    with pytest.raises(OptionError, match="method: expected one of ste, tqt, lsq, pact, got 'lsg'; did you mean"):
+        graph_qat.prepare_qat(Net(), pictures(), method="lsg")
