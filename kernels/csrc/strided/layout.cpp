@@ -1,11 +1,11 @@
 // Copies and changes between NCHW and channels-last.
 #include <nanobind/nanobind.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "common/step_capsule.h"
 #include "runtime/bind.h"
+#include "strided/transpose.h"
 
 namespace nb = nanobind;
 
@@ -23,21 +23,17 @@ class CopyStep final : public Step {
     std::size_t bytes_;
 };
 
-// Transposes every image's matrix of rows x cols elements, in blocks that stay in the first-level cache.
+// Transposes every image's matrix of rows x cols elements.
 template <typename T>
 class TransposeStep final : public Step {
   public:
     TransposeStep(std::int64_t n, std::int64_t rows, std::int64_t cols) : n_(n), rows_(rows), cols_(cols) {}
     void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
-        const T* src = reinterpret_cast<const T*>(buffers[0]);
-        T* dst = reinterpret_cast<T*>(buffers[1]);
-        constexpr std::int64_t kBlock = 32;
-        for (std::int64_t i = 0; i < n_; ++i, src += rows_ * cols_, dst += rows_ * cols_)
-            for (std::int64_t c0 = 0; c0 < cols_; c0 += kBlock)
-                for (std::int64_t r0 = 0; r0 < rows_; r0 += kBlock)
-                    for (std::int64_t c = c0; c < std::min(cols_, c0 + kBlock); ++c)
-                        for (std::int64_t r = r0; r < std::min(rows_, r0 + kBlock); ++r)
-                            dst[c * rows_ + r] = src[r * cols_ + c];
+        constexpr std::int64_t size = sizeof(T);
+        for (std::int64_t i = 0; i < n_; ++i) {
+            const std::int64_t at = i * rows_ * cols_ * size;
+            turn<T>(buffers[1] + at, buffers[0] + at, rows_, cols_, rows_ * size, cols_ * size);
+        }
     }
 
   private:

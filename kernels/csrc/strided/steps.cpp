@@ -11,6 +11,7 @@
 #include "common/step_capsule.h"
 #include "runtime/bind.h"
 #include "strided/nest.h"
+#include "strided/transpose.h"
 
 namespace nb = nanobind;
 
@@ -26,22 +27,46 @@ struct Move {
     Nest nest;  // operand 0: target, 1: source
 };
 
-// rows x cols elements; where the source's neighbours lie along the rows, in blocks that stay in the cache.
+// Every element of a row as often as there are columns.
+template <class T>
+void repeat_elements(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t cols) {
+    auto* y = reinterpret_cast<T*>(to);
+    const auto* x = reinterpret_cast<const T*>(from);
+    if (cols == 2) {
+        for (std::int64_t r = 0; r < rows; ++r) y[2 * r] = y[2 * r + 1] = x[r];
+        return;
+    }
+    for (std::int64_t r = 0; r < rows; ++r, y += cols) std::fill_n(y, cols, x[r]);
+}
+
+// Some bytes, most often few.
+inline void copy_bytes(std::byte* to, const std::byte* from, std::int64_t count) {
+    if (count > 256) {
+        std::memcpy(to, from, static_cast<std::size_t>(count));
+        return;
+    }
+    for (; count >= 32; count -= 32, to += 32, from += 32) std::memcpy(to, from, 32);
+    if (count & 16) std::memcpy(to, from, 16), to += 16, from += 16;
+    if (count & 8) std::memcpy(to, from, 8), to += 8, from += 8;
+    for (count &= 7; count > 0; --count) *to++ = *from++;
+}
+
+// rows x cols elements.
 template <class T>
 void copy_matrix(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t cols,
                  std::int64_t to_row, std::int64_t from_row, std::int64_t to_col, std::int64_t from_col) {
-    constexpr std::int64_t size = sizeof(T), kBlock = 32;
+    constexpr std::int64_t size = sizeof(T);
     if (to_col == size && from_col == size) {
+        for (std::int64_t r = 0; r < rows; ++r) copy_bytes(to + r * to_row, from + r * from_row, cols * size);
+    } else if (to_col == size && from_row == size) {
+        turn<T>(to, from, cols, rows, to_row, from_col);
+    } else if (to_col == size && from_col == 0 && from_row == size && to_row == cols * size) {
+        repeat_elements<T>(to, from, rows, cols);
+    } else {
         for (std::int64_t r = 0; r < rows; ++r)
-            std::memcpy(to + r * to_row, from + r * from_row, static_cast<std::size_t>(cols * size));
-        return;
+            for (std::int64_t c = 0; c < cols; ++c)
+                std::memcpy(to + r * to_row + c * to_col, from + r * from_row + c * from_col, sizeof(T));
     }
-    const std::int64_t height = from_row == size ? kBlock : 1;
-    for (std::int64_t r0 = 0; r0 < rows; r0 += height)
-        for (std::int64_t c0 = 0; c0 < cols; c0 += kBlock)
-            for (std::int64_t r = r0; r < std::min(rows, r0 + height); ++r)
-                for (std::int64_t c = c0; c < std::min(cols, c0 + kBlock); ++c)
-                    std::memcpy(to + r * to_row + c * to_col, from + r * from_row + c * from_col, sizeof(T));
 }
 
 template <class T>
