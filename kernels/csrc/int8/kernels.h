@@ -168,6 +168,8 @@ struct Table {
     void (*softmax)(const RowArgs&);
     void (*normalize)(const RowArgs&);
     void (*mean)(const MeanArgs&);
+    void (*lookup)(const std::uint8_t* table, std::uint8_t flip, const std::uint8_t* x, std::uint8_t* y,
+                   int size);  // y = table[x ^ flip]
     void (*epilogue)(const std::int32_t* acc, const std::uint8_t* res, std::uint8_t* y, int rows,
                      int channels, const Epilogue&);
 };

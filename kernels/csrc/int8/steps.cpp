@@ -425,12 +425,12 @@ class LookupStep final : public Step {
     int parts() const override { return parts_; }
     void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
         const Range range = share(size_, part, parts_, 4096);
-        const std::uint8_t* x = bytes(buffers[0]);
-        std::uint8_t* y = bytes(buffers[1]);
-        for (int i = range.begin; i < range.end; ++i) y[i] = table_[x[i] ^ flip_];
+        lookup_(table_, flip_, bytes(buffers[0]) + range.begin, bytes(buffers[1]) + range.begin,
+                range.end - range.begin);
     }
 
   private:
+    decltype(Table::lookup) lookup_ = active_table().lookup;
     std::uint8_t table_[256];
     std::uint8_t flip_;
     int size_, parts_;
