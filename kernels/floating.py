@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.kernels import _core
 from megengine.kernels.kernel import StepKernel
-from megengine.kernels.native import in_memory_order, step_kernel
+from megengine.kernels.native import in_memory_order, long_steps, step_kernel
 from megengine.kernels.problem import Problem, float32_only, no_elements
 from megengine.kernels.reference.resize import taps
 
@@ -19,6 +20,23 @@ def _pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
     (top, _), (left, _) = a.padding
     lengths = [n, h, w, c, *problem.outputs[0].shape[2:], *a.kernel, *a.stride, top, left]
     return _core.pool_step(lengths, problem.op == "max_pool2d", bool(a.get("count_include_pad", False)), threads)
+
+
+def _planes_pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    """Pooling of planes in rows over one to three axes, all as three."""
+    a, axes = problem.attrs, len(problem.attrs.kernel)
+    ones, none = (1,) * (3 - axes), (0,) * (3 - axes)
+    x, out = problem.inputs[0].shape, problem.outputs[0].shape
+    lengths = [(*ones, *n) for n in (x[-axes:], out[-axes:], a.kernel, a.stride, a.dilation)]
+    lengths.append((*none, *(before for before, _ in a.padding)))
+    planes = math.prod(x[:-axes])
+    return _core.planes_pool_step(lengths, planes, bool(a.largest), bool(a.count_include_pad), threads)
+
+
+def _planes_pool_usable(problem: Problem) -> str | None:
+    if problem.inputs[0].ndim == 4:
+        return "values with 4 axes lie channels-last"
+    return float32_only(problem) or long_steps(problem)
 
 
 def _concat_usable(problem: Problem) -> str | None:
@@ -58,4 +76,5 @@ own_avg_pool2d = step_kernel("own_avg_pool2d", _pool_step, float32_only)
 # the others have no eager form: NumPy is faster, since nothing is copied to channels-last
 own_concat = StepKernel("own_concat", _concat_step, _concat_usable)
 own_function = StepKernel("own_function", _function_step, float32_only, in_memory_order(_function_step))
+own_pool = StepKernel("own_pool", _planes_pool_step, _planes_pool_usable)
 own_resize = StepKernel("own_resize", _resize_step, float32_only)

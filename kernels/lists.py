@@ -74,7 +74,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "max_pool2d_backward": (training.own_max_pool2d_backward,),
     "resize": (floating.own_resize,),
     "avg_pool2d": (floating.own_avg_pool2d,),
-    "pool": (onednn.onednn_pool,),
+    "pool": (floating.own_pool,),
     "recurrent": (recurrent.own_recurrent, recurrent.own_recurrent_rows),
     "batch_norm_training": (training.own_batch_norm_training,),
     "batch_norm_training_backward": (training.own_batch_norm_training_backward,),

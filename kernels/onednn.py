@@ -19,7 +19,7 @@ from megengine.core.dtype import QuantizedDType, bfloat16
 from megengine.kernels import _core, isa, memory
 from megengine.kernels.kernel import EagerKernel, StepKernel
 from megengine.kernels.native import empty_for_step, from_step, linear_rank, long_steps, step_kernel, to_step
-from megengine.kernels.problem import Problem, float32_only
+from megengine.kernels.problem import Problem
 from megengine.kernels.reference.conv import out_length
 
 _F32 = np.dtype(np.float32)
@@ -180,26 +180,6 @@ def _matmul_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     return _module.matmul_step(*lengths, problem.inputs[0].dtype.name, threads)
 
 
-def _pool_usable(problem: Problem) -> str | None:
-    if problem.inputs[0].ndim == 4:
-        return "values with 4 axes lie channels-last"
-    return float32_only(problem) or _missing(problem)
-
-
-def _pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    """Pooling over one to three axes, all as three."""
-    assert _module is not None
-    a, axes = problem.attrs, len(problem.attrs.kernel)
-    x, out = (s.shape[-axes - 2 :] for s in (problem.inputs[0], problem.outputs[0]))
-    ones = (1,) * (3 - axes)
-    before, behind = zip(*((0, 0),) * (3 - axes), *a.padding, strict=True)
-    shapes = [[*s[:2], *ones, *s[2:]] for s in (x, out)]
-    geometry = [[*ones, *a.stride], [*ones, *a.dilation], [*before], [*behind]]
-    return _module.pool_windows_step(
-        [*shapes, [*ones, *a.kernel]], geometry, bool(a.largest), bool(a.count_include_pad)
-    )
-
-
 Geometry = tuple[list[Any], int, list[Any]]
 
 
@@ -311,7 +291,6 @@ onednn_conv2d = step_kernel("onednn_conv2d", _conv_step, _layer_usable, packs=_W
 onednn_backward_weight = EagerKernel("onednn_backward_weight", _weight_gradient, _float_usable)
 onednn_backward_data = EagerKernel("onednn_backward_data", _data_gradient, _float_usable)
 onednn_windows = step_kernel("onednn_windows", _window_step, _windows_usable, packs=_WEIGHTS)
-onednn_pool = StepKernel("onednn_pool", _pool_step, _pool_usable, free=True)
 onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _layer_usable, packs=_WEIGHTS, inplace_input=3)
 onednn_fused_linear = step_kernel(
     "onednn_fused_linear",

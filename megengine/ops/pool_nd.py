@@ -12,7 +12,7 @@ from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, not_differentiable
 from megengine.kernels.reference import conv as reference
-from megengine.kernels.reference.order import in_order
+from megengine.kernels.reference.order import sum_of_windows
 from megengine.ops.common import refuse_quantized
 from megengine.ops.conv import check_window
 from megengine.ops.pool import lowest
@@ -50,7 +50,7 @@ def _pool(x: np.ndarray, **attrs: Any) -> np.ndarray:
     x = x.reshape(x.shape[axes[0] - 2 :])
     if attrs["largest"]:
         return reference.windows(x, **window, value=lowest(x.dtype)).max(axes)
-    total = reference.windows(in_order(x), **window).sum(axes)
+    total = sum_of_windows(reference.windows(x, **window), len(axes))
     return (total / pool_counts(x.shape[2:], **attrs).astype(x.dtype)).astype(x.dtype)
 
 

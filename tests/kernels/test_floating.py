@@ -96,6 +96,37 @@ def test_pictures_in_other_sizes_have_the_bits_of_the_reference(shape, size, mod
                 np.testing.assert_array_equal(from_step(out), get_op("resize").reference(x, **attrs))
 
 
+WINDOWS = {
+    "volume": ((2, 3, 5, 7, 37), (2, 3, 2), (2, 1, 2), ((0, 1), (1, 1), (1, 0)), (1, 2, 1)),
+    "row": ((3, 2, 61), (3,), (1,), ((1, 2),), (1,)),
+    "row, far apart": ((1, 2, 40), (4,), (3,), ((4, 4),), (3,)),
+    "window beyond the axis": ((1, 1, 1, 1), (2, 2), (1, 1), ((1, 1), (1, 1)), (2, 2)),
+}
+
+
+@pytest.mark.parametrize("kind", ["largest", "mean of all", "mean of those inside"])
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows_of_planes_have_the_bits_of_the_reference(case, kind):
+    shape, *geometry = WINDOWS[case]
+    attrs = dict(zip(("kernel", "stride", "padding", "dilation"), geometry, strict=True))
+    attrs |= {"largest": kind == "largest", "count_include_pad": kind == "mean of all"}
+    x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    x.ravel()[:1] = np.nan if x.size > 1 and kind == "largest" else 0.5
+    with np.errstate(invalid="ignore"):  # no element inside
+        want = get_op("pool").reference(x, **attrs)
+    rows = np.expand_dims(x, 0) if x.ndim == 4 else x
+    specs = [TensorSpec(rows.shape, x.dtype)], [TensorSpec((*rows.shape[: rows.ndim - x.ndim], *want.shape), x.dtype)]
+    problem = Problem("pool", *specs, attrs)
+    for level in isa.available():
+        for threads in (1, 3):
+            with isa.capped(level):
+                kernel = family("pool").select(problem, {}, step=True)
+                out = np.full(want.size + 8, 77, np.float32)
+                _core.run_step(kernel.make_step(problem, {}, threads), [rows, out[: want.size]])
+            np.testing.assert_array_equal(out[: want.size].reshape(want.shape), want)
+            assert (out[want.size :] == 77).all()
+
+
 def test_wrong_tables_of_neighbours_are_refused():
     with pytest.raises(ValueError, match="an index is outside of its axis"):
         _core.resize_step(1, 1, [3], [1], [[3]], [[1.0]], 1)

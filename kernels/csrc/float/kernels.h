@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "common/names.h"
 
@@ -10,6 +11,15 @@ namespace mge {
 struct PoolShape {
     std::int64_t n, h, w, c, oh, ow, kh, kw, sh, sw, top, left;
     bool count_padding;
+};
+
+// Windows over three axes of planes that lie in rows.
+struct PlanesPool {
+    std::array<std::int64_t, 3> in, out, kernel, stride, dilation, before;
+    bool max, count_padding;
+    // of each tap along the last axis that lies inside for some element: the first one, how many, and the
+    // place of the tap for the first
+    std::vector<std::array<std::int64_t, 3>> columns;
 };
 
 // A convolution of rows-first images [n,c,h,w] with weights [o,c/groups,kh,kw].
@@ -58,6 +68,7 @@ struct FloatKernels {
                      std::int64_t row_end);
     void (*avg_pool)(const float* src, float* dst, const PoolShape& s, std::int64_t row_begin,
                      std::int64_t row_end);
+    void (*pool_planes)(const float* src, float* dst, const PlanesPool& s, std::int64_t planes);
     // Sums of rows, each divided by `divisor`: the numbers of a row as NumPy adds neighbours, or `in_turn`.
     void (*row_sum)(const float* src, float* dst, std::int64_t rows, std::int64_t cols, float divisor,
                     bool in_turn);

@@ -1,9 +1,11 @@
 // Steps over the float kernels: pooling, means, sums, functions, and concatenation of any element size.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -38,6 +40,27 @@ class PoolStep final : public Step {
     PoolShape shape_;
     decltype(FloatKernels::max_pool) pool_;
     int parts_;
+};
+
+class PlanesPoolStep final : public Step {
+  public:
+    PlanesPoolStep(PlanesPool shape, std::int64_t planes, int threads)
+        : shape_(std::move(shape)),
+          planes_(planes),
+          parts_(static_cast<int>(std::clamp<std::int64_t>(planes, 1, threads))) {}
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const std::int64_t begin = planes_ * part / parts_, end = planes_ * (part + 1) / parts_;
+        const auto size = [](const auto& lengths) { return lengths[0] * lengths[1] * lengths[2]; };
+        pool_(in(buffers, 0) + begin * size(shape_.in), out(buffers, 1) + begin * size(shape_.out), shape_,
+              end - begin);
+    }
+
+  private:
+    PlanesPool shape_;
+    std::int64_t planes_;
+    int parts_;
+    decltype(FloatKernels::pool_planes) pool_ = active_float_kernels().pool_planes;
 };
 
 // Sums of the rows, or of the columns, of matrices.
@@ -192,6 +215,20 @@ nb::object pool_step(std::vector<std::int64_t> s, bool max, bool count_padding, 
     return capsule(std::make_unique<PoolStep>(shape, max, threads));
 }
 
+// in, out, kernel, stride, dilation and padding before, each over three axes
+nb::object planes_pool_step(const std::array<std::array<std::int64_t, 3>, 6>& s, std::int64_t planes,
+                            bool max, bool count_padding, int threads) {
+    PlanesPool shape{s[0], s[1], s[2], s[3], s[4], s[5], max, count_padding, {}};
+    const std::int64_t step = shape.stride[2];
+    for (std::int64_t k = 0; k < shape.kernel[2]; ++k) {
+        const std::int64_t shift = shape.before[2] - k * shape.dilation[2];
+        const std::int64_t first = shift > 0 ? (shift + step - 1) / step : 0;
+        const std::int64_t end = std::min(shape.out[2], (shape.in[2] + shift + step - 1) / step);
+        if (first < end) shape.columns.push_back({first, end - first, first * step - shift});
+    }
+    return capsule(std::make_unique<PlanesPoolStep>(std::move(shape), planes, threads));
+}
+
 nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
     if (s.size() != 16) throw nb::value_error("small_conv_step: 16 lengths expected");
     const ConvShape shape{s[0], s[1], s[2],  s[3],  s[4],  s[5],  s[6],  s[7],
@@ -205,6 +242,8 @@ nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
 void bind_float(nb::module_& m) {
     m.def("pool_step", &pool_step, nb::arg("lengths"), nb::arg("max"), nb::arg("count_padding"),
           nb::arg("threads"));
+    m.def("planes_pool_step", &planes_pool_step, nb::arg("lengths"), nb::arg("planes"), nb::arg("max"),
+          nb::arg("count_padding"), nb::arg("threads"));
     m.def("small_conv_step", &small_conv_step, nb::arg("lengths"), nb::arg("bias"));
     m.def(
         "sums_step",

@@ -1,4 +1,4 @@
-// Convolutions over three axes and transposed ones over two or three, with packed weights, and pooling.
+// Convolutions over three axes and transposed ones over two or three, with packed weights.
 // Values with five axes lie in rows; the primitive may need another layout: they are reordered.
 #include <nanobind/stl/vector.h>
 
@@ -169,32 +169,12 @@ nb::object window_step(const std::vector<dims>& shapes, dim groups, const std::v
     });
 }
 
-nb::object pool_windows_step(const std::vector<dims>& shapes, const std::vector<dims>& geometry, bool max,
-                             bool count_padding) {
-    const Geometry g = geometry_of(shapes, geometry);
-    using algorithm = dnnl::algorithm;
-    const auto kind = max             ? algorithm::pooling_max
-                      : count_padding ? algorithm::pooling_avg_include_padding
-                                      : algorithm::pooling_avg_exclude_padding;
-    return guarded([&]() -> std::unique_ptr<Step> {
-        dnnl::primitive_attr attr;
-        attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-        const dnnl::pooling_forward::primitive_desc pd(cpu_engine(), dnnl::prop_kind::forward_inference, kind,
-                                                       as_given(shapes[0]), wanted(shapes[1]), g.stride,
-                                                       shapes[2], g.dilation, g.before, g.behind, attr);
-        return std::make_unique<WindowStep>(pd, dnnl::pooling_forward(pd), shapes[0], shapes[1], attr,
-                                            Arguments{});
-    });
-}
-
 }  // namespace
 
 void bind_windows(nb::module_& m) {
     using nb::arg;
     m.def("window_step", &window_step, arg("shapes"), arg("groups"), arg("geometry"), arg("weights"),
           arg("bias"), arg("transposed"));
-    m.def("pool_windows_step", &pool_windows_step, arg("shapes"), arg("geometry"), arg("max"),
-          arg("count_padding"));
 }
 
 }  // namespace mge
