@@ -128,6 +128,16 @@ def _split_step(problem: Problem, strides: Strides) -> Any:
     return _step(problem, moves)
 
 
+def _repeat_step(problem: Problem, strides: Strides) -> Any:
+    """Every axis of the result as two: the elements, and how often each is there."""
+    counts = problem.attrs.counts
+    pairs = [n for pair in zip(problem.inputs[0].shape, counts, strict=True) for n in pair]
+    ones = [n for length in problem.inputs[0].shape for n in (length, 1)]
+    target = _place(1, problem.outputs[0], strides, lambda y: y.reshape(pairs, copy=False))
+    source = _place(0, problem.inputs[0], strides, lambda x: np.broadcast_to(x.reshape(ones, copy=False), pairs))
+    return _step(problem, [(source, target)])
+
+
 def _regions(n: int, before: int, after: int, *, mode: str) -> list[tuple[slice, slice]]:
     """Where ranges of a padded axis of length n come from: (place in the result, elements of the axis)."""
     if mode == "edge":
@@ -208,6 +218,7 @@ MOVES: dict[str, tuple[Callable[[Problem], str | None], Callable[[Problem, Strid
     "concat": (_same_types, _concat_step),
     "split": (_same_types, _split_step),
     "pad": (_padding, _pad_step),
+    "fused_repeat": (_same_types, _repeat_step),
     "set_index": (_set_ranges, _set_step),
 }
 
@@ -232,5 +243,6 @@ own_strided_broadcast_to = _move("broadcast_to")
 own_strided_copy = _move("copy")
 own_strided_concat = _move("concat")
 own_strided_split = _move("split")
+own_strided_fused_repeat = _move("fused_repeat")
 own_strided_pad = _move("pad")
 own_strided_set_index = _move("set_index")

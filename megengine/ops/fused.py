@@ -109,6 +109,31 @@ define(
 )
 
 
+def _repeat_infer(x: TensorSpec, *, counts: tuple[int, ...]) -> TensorSpec:
+    if len(counts) != x.ndim or min(counts, default=1) < 1:
+        raise ShapeError(f"fused_repeat: x {x.shape}, counts {counts}; expected one for each axis, at least 1")
+    return TensorSpec(tuple(n * k for n, k in zip(x.shape, counts, strict=True)), x.dtype, x.device)
+
+
+def _repeat(x: np.ndarray, counts: tuple[int, ...]) -> np.ndarray:
+    for axis, count in enumerate(counts):
+        x = np.repeat(x, count, axis)
+    return x
+
+
+define(
+    "fused_repeat",
+    _repeat_infer,
+    _repeat,
+    _MADE_BY_PASSES,
+    no_onnx("exported before fusion"),
+    lambda: [Sample((noise(2, 3, 4, 5),), {"counts": (1, 2, 3, 1)}, False)],
+    lambda: [ErrorSample((noise(2, 3),), {"counts": (2,)}, ShapeError, "fused_repeat: .* one for each axis")],
+    by_type=True,
+    lift=lambda attrs: {"counts": (1, *attrs["counts"])},
+)
+
+
 def _norm_infer(
     x: TensorSpec, *factors: TensorSpec, axes: int, eps: float, centred: bool, reciprocal: bool
 ) -> TensorSpec:

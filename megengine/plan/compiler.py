@@ -343,8 +343,10 @@ class Plan:
         self.source = source  # what `save` writes; `graph` is what the steps were made from
         self.graph = graph = source.clone()
         self.threads = threads
-        run_passes(graph)
         exact = is_exact(graph)
+        if not exact:
+            name_activations(graph)  # before their factors are folded into the layers behind, and behind other folds
+        run_passes(graph)
         if not exact:
             name_activations(graph)
         widen_halves(graph, exact=exact)

@@ -11,7 +11,7 @@ import numpy as np
 from megengine.dispatch import QuantRule, get_op
 from megengine.kernels.halves import HALVES
 from megengine.ops.fused import ACTIVATIONS
-from megengine.traced_module.ir.expr import Constant
+from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
@@ -141,6 +141,57 @@ def _is_large(m: Found) -> bool:
     return 2 * kh * kw * oh * ow > 3 * (kw * height * ow + kh * oh * ow)
 
 
+# ---------------------------------------------------------------- repeated elements
+
+_SPLIT = call("reshape", _X)
+_WIDE = call("broadcast_to", _SPLIT)
+_JOINED = call("reshape", _WIDE)
+_REPEATED = call("fused_repeat", _X)
+
+
+def _counts(narrow: tuple[int, ...], wide: tuple[int, ...], out: tuple[int, ...]) -> tuple[int, ...] | None:
+    """How often the elements of each axis of the result are there, if its axes are elements, then repetitions."""
+    if len(narrow) != len(wide) or 0 in wide:
+        return None
+    rest, counts = list(zip(narrow, wide, strict=True)), []
+    for length in out:
+        size, count = 1, 1
+        while rest and size < length:
+            n, k = rest.pop(0)
+            if n == k and count > 1 and n > 1:
+                return None
+            size, count = size * k, count * (1 if n == k else k)
+        if size != length:
+            return None
+        counts.append(count)
+    return tuple(counts)
+
+
+def _counts_of(m: Found) -> tuple[int, ...] | None:
+    return _counts(m[_SPLIT].shape, m[_WIDE].shape, m.root.shape)
+
+
+def _repeat(m: Found) -> TensorNode:
+    counts, x = _counts_of(m), m[_X]
+    assert counts is not None, "the rule asked before"
+    base = tuple(n // count for n, count in zip(m.root.shape, counts, strict=True))
+    while isinstance(x.expr, Apply) and x.expr.op == "reshape":
+        x = x.expr.inputs[0]
+    x = x if x.shape == base else m.apply("reshape", x, attrs={"shape": base}, name=f"{m.root.name}_elements")
+    return m.apply("fused_repeat", x, attrs={"counts": counts}, name=m.root.name)
+
+
+def _repeat_once(m: Found) -> TensorNode:
+    counts = zip(m.expr(_REPEATED).attrs["counts"], m.root.expr.attrs["counts"], strict=True)
+    return m.apply("fused_repeat", m[_X], attrs={"counts": tuple(a * b for a, b in counts)}, name=m.root.name)
+
+
+_REPEATS = (
+    Rule("repeat", _JOINED, _repeat, when=lambda m: max(_counts_of(m) or (0,)) > 1),
+    Rule("repeat", call("fused_repeat", _REPEATED), _repeat_once),
+)
+
+
 # ---------------------------------------------------------------- products of two computed values
 
 _TURNED = any_()
@@ -179,4 +230,7 @@ _RULES = {exact: _rules(exact=exact) for exact in (False, True)}
 
 def fuse(graph: InternalGraph, *, exact: bool) -> bool:
     """Fuse in place; True if something changed. It begins with the last op, so that activations are met first."""
-    return bool(rewrite(graph, _RULES[exact], recursive=False, last_first=True) or remove_dead(graph))
+    changed = False
+    while rewrite(graph, _REPEATS, recursive=False, last_first=True):  # one axis after the other
+        changed = True
+    return bool(rewrite(graph, _RULES[exact], recursive=False, last_first=True) or remove_dead(graph) or changed)

@@ -18,6 +18,8 @@ MOVES = [
     ("transpose", [(3, 5)], {"perm": (1, 0)}),
     ("transpose", [(2, 3, 4, 5)], {"perm": (0, 2, 3, 1)}),
     ("transpose", [(2, 35, 4, 33)], {"perm": (3, 1, 0, 2)}),
+    ("transpose", [(67, 33)], {"perm": (1, 0)}),
+    ("transpose", [(3, 130)], {"perm": (1, 0)}),
     ("transpose", [(2, 3, 4, 2, 3)], {"perm": (0, 2, 1, 4, 3)}),
     ("transpose", [(1, 1, 1)], {"perm": (2, 0, 1)}),
     ("slice", [(7,)], {"starts": (5,), "stops": (1,), "steps": (-2,)}),
@@ -26,6 +28,9 @@ MOVES = [
     ("broadcast_to", [(3, 1)], {"shape": (2, 3, 4)}),
     ("broadcast_to", [(1, 5, 1, 1)], {"shape": (2, 5, 3, 4)}),
     ("broadcast_to", [()], {"shape": (2, 2)}),
+    ("broadcast_to", [(1, 5, 1)], {"shape": (3, 5, 2)}),
+    ("fused_repeat", [(2, 3, 4, 5)], {"counts": (1, 1, 2, 3)}),
+    ("fused_repeat", [(2, 37, 4)], {"counts": (2, 3, 1)}),
     ("concat", [(2, 3), (2, 1), (2, 4)], {"axis": 1}),
     ("concat", [(1, 3, 4, 5), (2, 3, 4, 5)], {"axis": 0}),
     ("concat", [(1, 3, 4, 5), (1, 3, 4, 1)], {"axis": -1}),
@@ -111,3 +116,18 @@ def test_broadcasting(op, shapes, swapped):
     kernel = next(k for k in family(op).kernels if k.name == "own_elementwise")
     got = run_step(kernel, problem, arrays)[0]
     np.testing.assert_array_equal(got, reference_runner(get_op(op), problem, True)(*arrays))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(("channels", "pixels"), [(1, 5), (2, 40), (3, 70), (15, 16), (16, 17), (24, 130), (67, 63)])
+def test_layouts(channels, pixels, dtype):
+    """Every tile and rest of a transposed matrix, from rows to channels-last and back."""
+    x = array_of((2, channels, pixels), dtype)
+    there, back = (np.full(x.nbytes + GUARD, 0xA5, np.uint8) for _ in range(2))
+    for source, target, to_channels_last in ((x, there, True), (there[: x.nbytes], back, False)):
+        step = _core.layout_step(x.itemsize, 2, channels, pixels, to_channels_last)
+        _core.run_step(step, [source.view(np.uint8), target[: x.nbytes]])
+        assert (target[x.nbytes :] == 0xA5).all()
+    wanted = np.ascontiguousarray(x.transpose(0, 2, 1))
+    np.testing.assert_array_equal(there[: x.nbytes], wanted.view(np.uint8).ravel())
+    np.testing.assert_array_equal(back[: x.nbytes], x.view(np.uint8).ravel())
