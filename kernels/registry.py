@@ -12,11 +12,13 @@ from typing import TypeGuard
 
 import numpy as np
 
+from megengine.core.dtype import QuantizedDType
 from megengine.kernels import isa
 from megengine.kernels.kernel import Kernel, StepKernel, accept_all
 from megengine.kernels.lists import LISTS
 from megengine.kernels.problem import Problem
 
+_EIGHT_BITS = ("int8_", "onednn_q")  # in the names of kernels
 _MEMO_LIMIT = 1024  # problems of one op whose choice is remembered; shapes may change for ever
 
 
@@ -47,7 +49,7 @@ class Family:
             return "has no eager form"
         if any(not s.device.startswith("cpu") for s in problem.inputs) != kernel.name.startswith("cuda"):
             return f"other device than {problem.inputs[0].device}"
-        return kernel.usable(problem)
+        return _too_wide(kernel, problem) or kernel.usable(problem)
 
     def candidates(self, problem: Problem, *, step: bool = False) -> tuple[Kernel, ...]:
         """Usable kernels, best first (forced ones before the others); the reference is not among them."""
@@ -81,6 +83,15 @@ class Family:
     def forget(self) -> None:
         """Drop memoised choices."""
         self._memo.clear()
+
+
+def _too_wide(kernel: Kernel, problem: Problem) -> str | None:
+    """Why a kernel of 8-bit integers, which has them in its name, does not take others."""
+    if not any(word in kernel.name for word in _EIGHT_BITS):
+        return None
+    dtypes = (s.dtype for s in (*problem.inputs, *problem.outputs))
+    wide = next((d for d in dtypes if isinstance(d, QuantizedDType) and d.itemsize > 1), None)
+    return None if wide is None else f"{wide} has more than 8 bits"
 
 
 def depends_on_values(kernel: Kernel) -> TypeGuard[StepKernel]:

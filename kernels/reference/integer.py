@@ -72,6 +72,11 @@ def dequantize(q: np.ndarray, s: Any, z: int, axis: int | None = None) -> np.nda
     return (q.astype(np.int32) - z).astype(f32) * along(s, axis, q.ndim)
 
 
+def centred_at(x: np.ndarray, z: int) -> np.ndarray:
+    """Integers less their zero point, of a type that holds products of two such: int32 of 8 bits, else int64."""
+    return x.astype(np.int32 if x.dtype.itemsize == 1 else np.int64) - z
+
+
 def convert(x: np.ndarray, factor: Any, z: int, qmin: int, qmax: int, storage: Any) -> np.ndarray:
     """MegEngine's conversion of real x: t = x * factor, then trunc(t + copysign(0.5, t)), both in float32, clamp, + z.
 
@@ -141,44 +146,47 @@ def conv_acc(
     groups: int = 1,
     z_x: int = 0,
 ) -> np.ndarray:
-    """Exact sums of (x - z_x) * w: x [N,C,H,W], w [O,C/g,kh,kw], both 8-bit -> int32 [N,O,oh,ow]."""
+    """Exact sums of (x - z_x) * w: x [N,C,H,W], w [O,C/g,kh,kw] -> [N,O,oh,ow], int32, int64 of a 16-bit x."""
     n, c = x.shape[:2]
     o, ci, kh, kw = w.shape
     size = tuple(out_length(x.shape[2 + i], w.shape[2 + i], stride[i], padding[i], dilation[i]) for i in range(2))
-    centred = np.pad(x.astype(np.int32) - z_x, ((0, 0), (0, 0), *padding))
+    real = np.pad(centred_at(x, z_x), ((0, 0), (0, 0), *padding))
     if ci == 1 and o == groups:
         oh, ow = size
-        acc = np.zeros((centred.shape[0], w.shape[0], oh, ow), np.int32)
+        acc = np.zeros((n, o, oh, ow), real.dtype)
         for i in range(w.shape[2]):
             for j in range(w.shape[3]):
                 top, left = i * dilation[0], j * dilation[1]
-                tap = centred[:, :, top : top + stride[0] * (oh - 1) + 1 : stride[0]]
+                tap = real[:, :, top : top + stride[0] * (oh - 1) + 1 : stride[0]]
                 tap = tap[..., left : left + stride[1] * (ow - 1) + 1 : stride[1]]
                 acc += tap * w[None, :, :1, i, j, None].astype(np.int32)
         return acc
     rows = w.reshape(groups, o // groups, ci * kh * kw)
-    dtype = _product_dtype(rows, centred)
-    acc = np.empty((n, o, *size), np.int32)
+    dtype = _product_dtype(rows, real)
+    acc = np.empty((n, o, *size), real.dtype)
     none = ((0, 0), (0, 0))
     for image in range(n):  # one picture at a time: the unfolded picture is kh*kw times as large
-        win = windows(centred[image : image + 1].astype(dtype), (kh, kw), stride, none, dilation)[0]
+        win = windows(real[image : image + 1].astype(dtype), (kh, kw), stride, none, dilation)[0]
         cols = win.transpose(0, 3, 4, 1, 2).reshape(groups, c // groups * kh * kw, -1)
         acc[image] = np.matmul(rows.astype(dtype), cols).reshape(o, *size)
     return acc
 
 
 def linear_acc(x: np.ndarray, w: np.ndarray, *, z_x: int = 0) -> np.ndarray:
-    """Exact sums of (x - z_x) * w: x [..., K], w [O, K] -> int32 [..., O]."""
-    centred = x.astype(np.int32) - z_x
-    dtype = _product_dtype(w, centred)
-    return np.matmul(centred.astype(dtype), w.T.astype(dtype)).astype(np.int32)
+    """Exact sums of (x - z_x) * w: x [..., K], w [O, K] -> [..., O], int32, int64 of a 16-bit x."""
+    real = centred_at(x, z_x)
+    dtype = _product_dtype(w, real)
+    return np.matmul(real.astype(dtype), w.T.astype(dtype)).astype(real.dtype)
 
 
 def matmul_acc(a: np.ndarray, r: np.ndarray, *, z_a: int = 0, z_r: int = 0) -> np.ndarray:
-    """Exact sums of (a - z_a) * (r - z_r): a [..., M, K], r [..., K, N], stacks broadcast -> int32 [..., M, N]."""
-    centred, other = a.astype(np.int32) - z_a, r.astype(np.int32) - z_r
-    dtype = _product_dtype(np.swapaxes(other, -1, -2), centred)
-    return np.matmul(centred.astype(dtype), other.astype(dtype)).astype(np.int32)
+    """Exact sums of (a - z_a) * (r - z_r): a [..., M, K], r [..., K, N], stacks broadcast -> [..., M, N].
+
+    They are int32 of 8-bit operands, else int64.
+    """
+    real, other = centred_at(a, z_a), centred_at(r, z_r)
+    dtype = _product_dtype(np.swapaxes(other, -1, -2), real)
+    return np.matmul(real.astype(dtype), other.astype(dtype)).astype(np.result_type(real, other))
 
 
 # ---------------------------------------------------------------- ops
@@ -198,7 +206,7 @@ def add(a: np.ndarray, r: np.ndarray, out: Output, *, ra: float, rb: float, z_a:
 
 def multiply(a: np.ndarray, r: np.ndarray, out: Output, *, m: float, z_a: int = 0, z_r: int = 0) -> np.ndarray:
     """(a - z_a) * (r - z_r), exact, times m = multiplier(s_a, s_r, s_y), clamped and rounded."""
-    product = (a.astype(np.int32) - z_a) * (r.astype(np.int32) - z_r)
+    product = centred_at(a, z_a) * centred_at(r, z_r)
     return _finish(product.astype(f32) * f32(m), out)
 
 
@@ -241,7 +249,7 @@ def avg_pool2d(
     z_x: int = 0,
 ) -> np.ndarray:
     """Mean of each window of x [N,C,H,W]: integer sum, one float32 multiplier."""
-    total = windows(x.astype(np.int32) - z_x, kernel, stride, padding).sum((-2, -1), dtype=np.int32)
+    total = windows(x.astype(np.int32) - z_x, kernel, stride, padding).sum((-2, -1), dtype=np.int64)
     count: Any = kernel[0] * kernel[1]
     if not count_include_pad:
         count = windows(np.ones((1, 1, *x.shape[2:]), np.int32), kernel, stride, padding).sum((-2, -1))
@@ -252,7 +260,7 @@ def mean(
     x: np.ndarray, out: Output, *, axis: tuple[int, ...] | None, keepdims: bool, s_x: float, s_y: float, z_x: int = 0
 ) -> np.ndarray:
     """Mean over axes: integer sum, one float32 multiplier."""
-    total = (x.astype(np.int32) - z_x).sum(axis=axis, keepdims=keepdims, dtype=np.int32)
+    total = (x.astype(np.int32) - z_x).sum(axis=axis, keepdims=keepdims, dtype=np.int64)
     count = x.size // max(total.size, 1)
     return _average(np.asarray(total), max(count, 1), s_x, s_y, out)
 
@@ -267,9 +275,9 @@ def lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:
 _SOFTMAX_ONE = 2**20  # what exp(0) is in the table
 
 
-def softmax_table(s_x: Any) -> np.ndarray:
-    """Exp of 0 to 255 steps below the largest value, int32 [256]: rint(2**20 * exp(-d * s_x)) in float64."""
-    return np.rint(_SOFTMAX_ONE * np.exp(-np.arange(256) * np.float64(f32(s_x)))).astype(np.int32)
+def softmax_table(s_x: Any, entries: int = 256) -> np.ndarray:
+    """Exp of 0, 1, ... steps below the largest value, int32 [entries]: rint(2**20 * exp(-d * s_x)) in float64."""
+    return np.rint(_SOFTMAX_ONE * np.exp(-np.arange(entries) * np.float64(f32(s_x)))).astype(np.int32)
 
 
 def softmax(x: np.ndarray, table: np.ndarray, out: Output, *, axis: int, s_y: float) -> np.ndarray:

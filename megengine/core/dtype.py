@@ -64,6 +64,16 @@ class QuantizedDType:
         return self.scale
 
     @property
+    def bits(self) -> int:
+        """Bits that tell all integers from smallest to largest apart."""
+        return (self.qmax - self.qmin).bit_length()
+
+    @property
+    def codes(self) -> int:
+        """How many numbers the storage can hold: entries of a table of a function."""
+        return 256**self.itemsize
+
+    @property
     def itemsize(self) -> int:
         """Bytes of one stored element."""
         return self.storage.itemsize

@@ -85,7 +85,7 @@ def _samples():
 _QSOFTMAX = QuantRule(
     "softmax",
     "qsoftmax",
-    lambda x, y: {"table": integer.softmax_table(x.only_scale)},
+    lambda x, y: {"table": integer.softmax_table(x.only_scale, x.codes)},
     fixed=quint8(1 / 256),
     non_negative="always",
 )

@@ -32,13 +32,15 @@ from megengine.tensor import Tensor
 
 _NO_GRADIENT = not_differentiable("integers carry no gradient; differentiate fake_quant")
 _INTEGER = stays_float("it is integer arithmetic itself")
-_EIGHT_BITS = (np.dtype(np.int8), np.dtype(np.uint8))
+_FEW_BITS = (np.dtype(np.int8), np.dtype(np.uint8), np.dtype(np.int16))
 
 
-def eight_bits(op: str, argument: str, spec: TensorSpec) -> QuantizedDType:
+def few_bits(op: str, argument: str, spec: TensorSpec) -> QuantizedDType:
     dtype = spec.dtype
-    if not isinstance(dtype, QuantizedDType) or dtype.storage not in _EIGHT_BITS or dtype.axis is not None:
-        raise DTypeError(f"{op}: {argument} is {dtype}; expected an 8-bit quantized tensor with one scale; quantize it")
+    if not isinstance(dtype, QuantizedDType) or dtype.storage not in _FEW_BITS or dtype.axis is not None:
+        raise DTypeError(
+            f"{op}: {argument} is {dtype}; expected an 8-bit or 16-bit quantized tensor with one scale; quantize it"
+        )
     return dtype
 
 
@@ -61,7 +63,7 @@ def _check_channels(op: str, o: int, b: TensorSpec, M: TensorSpec, B: TensorSpec
 
 
 def _check_operands(op: str, x: TensorSpec, w: TensorSpec) -> None:
-    eight_bits(op, "x", x)
+    few_bits(op, "x", x)
     if storage_of(w.dtype) != np.int8:
         raise DTypeError(f"{op}: w is {w.dtype}; expected int8 storage with zero point 0")
 
@@ -79,7 +81,7 @@ def check_factor(op: str, m: float) -> None:
 def _check_residual(op: str, shape: tuple[int, ...], r: tuple[TensorSpec, ...], dtype: Any, ratio: float) -> None:
     if not r:
         return
-    eight_bits(op, "the residual", r[0])
+    few_bits(op, "the residual", r[0])
     if r[0].shape != shape:
         raise ShapeError(f"{op}: the residual has shape {r[0].shape}; expected {shape}")
     if dtype == "float32":
@@ -225,8 +227,8 @@ def pair_infer(op: str) -> Callable[..., TensorSpec]:
     def infer(
         a: TensorSpec, r: TensorSpec, *, ra: float, rb: float, lo: int, hi: int, dtype: QuantizedDType
     ) -> TensorSpec:
-        eight_bits(op, "a", a)
-        eight_bits(op, "r", r)
+        few_bits(op, "a", a)
+        few_bits(op, "r", r)
         check_clamp(op, lo, hi, target_dtype(op, dtype))
         check_ratio(op, "ra", ra)
         check_ratio(op, "rb", rb)
@@ -246,8 +248,8 @@ def pair_reference(function: Callable[..., np.ndarray]) -> Callable[..., np.ndar
 
 
 def _qmul_infer(a: TensorSpec, r: TensorSpec, *, m: float, lo: int, hi: int, dtype: QuantizedDType) -> TensorSpec:
-    eight_bits("qmul", "a", a)
-    eight_bits("qmul", "r", r)
+    few_bits("qmul", "a", a)
+    few_bits("qmul", "r", r)
     check_clamp("qmul", lo, hi, target_dtype("qmul", dtype))
     check_factor("qmul", m)
     return TensorSpec(broadcast_shapes("qmul", a.shape, r.shape), dtype, a.device)
@@ -259,7 +261,7 @@ def _qmul(a: Any, r: Any, m: float, lo: int, hi: int, dtype: Any, in_specs: Any,
 
 
 def _requantize_infer(x: TensorSpec, *, ratio: float, lo: int, hi: int, dtype: QuantizedDType) -> TensorSpec:
-    eight_bits("requantize", "x", x)
+    few_bits("requantize", "x", x)
     check_clamp("requantize", lo, hi, target_dtype("requantize", dtype))
     check_ratio("requantize", "ratio", ratio)
     return TensorSpec(x.shape, dtype, x.device)
@@ -270,10 +272,10 @@ def _requantize(x: Any, ratio: float, lo: int, hi: int, dtype: Any, in_specs: An
 
 
 def _qtable_infer(x: TensorSpec, table: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
-    eight_bits("qtable", "x", x)
+    codes = few_bits("qtable", "x", x).codes
     storage, entries = target_dtype("qtable", dtype).storage, storage_of(table.dtype)
-    if table.shape != (256,) or entries != storage:
-        raise ShapeError(f"qtable: table is {entries} of shape {table.shape}; expected {storage} of shape (256,)")
+    if table.shape != (codes,) or entries != storage:
+        raise ShapeError(f"qtable: table is {entries} of shape {table.shape}; expected {storage} of shape ({codes},)")
     return TensorSpec(x.shape, dtype, x.device)
 
 
@@ -281,7 +283,7 @@ def _qavg_infer(
     x: TensorSpec, *, kernel: Any, stride: Any, padding: Any, count_include_pad: bool, dtype: QuantizedDType
 ) -> TensorSpec:
     op = "qavg_pool2d"
-    eight_bits(op, "x", x)
+    few_bits(op, "x", x)
     if x.ndim != 4:
         raise ShapeError(f"{op}: x has shape {x.shape}; expected [N,C,H,W]")
     out = check_window(op, x.shape[2:], kernel, stride, padding, (1, 1))
@@ -296,7 +298,7 @@ def _qavg(x: np.ndarray, dtype: Any, in_specs: Any, out_specs: Any, **window: An
 
 
 def _qmean_infer(x: TensorSpec, *, axis: Any, keepdims: bool, dtype: QuantizedDType) -> TensorSpec:
-    eight_bits("qmean", "x", x)
+    few_bits("qmean", "x", x)
     axes = normalize_axes("qmean", axis, x.ndim)
     shape = reduced_shape(x.shape, axes, keepdims)
     if x.size == 0 and np.prod(shape) != 0:

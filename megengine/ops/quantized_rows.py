@@ -24,7 +24,7 @@ from megengine.ops.quantized import (
     S8,
     U8,
     check_factor,
-    eight_bits,
+    few_bits,
     one_error,
     output_dtype,
     output_of,
@@ -35,7 +35,7 @@ from megengine.ops.quantized import (
     target_dtype,
 )
 
-_LONGEST_ROW = 1 << 22  # n * (x - z) stays below 2**31
+_LONGEST_ROW = {1: 1 << 22, 2: 1 << 15}  # by bytes: n * (x - z) stays below 2**31
 _PRODUCT = {"transpose_a": False, "transpose_b": False}
 
 # ---------------------------------------------------------------- products
@@ -44,11 +44,10 @@ _PRODUCT = {"transpose_a": False, "transpose_b": False}
 def _qmatmul_infer(
     a: TensorSpec, r: TensorSpec, *, transpose_a: bool, transpose_b: bool, m: float, lo: int, hi: int, dtype: Any
 ) -> TensorSpec:
-    for name, spec in (("a", a), ("r", r)):
-        eight_bits("qmatmul", name, spec)
+    wide = any(few_bits("qmatmul", name, spec).itemsize > 1 for name, spec in (("a", a), ("r", r)))
     shape = product_shape("qmatmul", a.shape, r.shape, transpose_a=transpose_a, transpose_b=transpose_b)
     depth = a.shape[-2 if transpose_a else -1]
-    if 255 * 255 * depth >= 2**31:
+    if not wide and 255 * 255 * depth >= 2**31:
         raise ShapeError(
             f"qmatmul: sums of {counted(depth, 'product')} may not fit int32; expected at most {2**31 // 255**2}"
         )
@@ -77,25 +76,25 @@ def _qmatmul(
 
 
 def _qsoftmax_infer(x: TensorSpec, table: TensorSpec, *, axis: int, dtype: QuantizedDType) -> TensorSpec:
-    eight_bits("qsoftmax", "x", x)
+    codes = few_bits("qsoftmax", "x", x).codes
     normalize_axis("qsoftmax", axis, x.ndim)
-    if table.shape != (256,) or table.dtype != INT32:
-        raise ShapeError(f"qsoftmax: table is {table.dtype} of shape {table.shape}; expected int32 of shape (256,)")
+    if table.shape != (codes,) or table.dtype != INT32:
+        raise ShapeError(f"qsoftmax: table is {table.dtype} of shape {table.shape}; expected int32 of shape ({codes},)")
     return TensorSpec(x.shape, target_dtype("qsoftmax", dtype), x.device)
 
 
 def _qnorm_infer(
     x: TensorSpec, G: TensorSpec, B: TensorSpec, *, axes: int, E: float, centred: bool, dtype: QuantizedDType
 ) -> TensorSpec:
-    eight_bits("qnorm", "x", x)
+    longest = _LONGEST_ROW[few_bits("qnorm", "x", x).itemsize]
     if not 1 <= axes <= x.ndim:
         raise OptionError(f"qnorm: axes is {axes}; expected 1 to {x.ndim}, how many of the last axes of {x.shape}")
     tail = x.shape[x.ndim - axes :]
     for name, spec in (("G", G), ("B", B)):
         if spec.shape != tail or spec.dtype != FLOAT32:
             raise ShapeError(f"qnorm: {name} is {spec.dtype} of shape {spec.shape}; expected float32 of shape {tail}")
-    if not 0 < math.prod(tail) <= _LONGEST_ROW:
-        raise ShapeError(f"qnorm: rows of shape {tail}; expected 1 to {_LONGEST_ROW} elements")
+    if not 0 < math.prod(tail) <= longest:
+        raise ShapeError(f"qnorm: rows of shape {tail}; expected 1 to {longest} elements")
     if not 0 < E < np.inf:
         raise OptionError(f"qnorm: E is {E!r}; expected a positive number, eps / s_x**2")
     return TensorSpec(x.shape, target_dtype("qnorm", dtype), x.device)
