@@ -16,7 +16,7 @@ from megengine.cli.models import chosen_graph, graph_option, load_calls, load_mo
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.parts import part_at
-from megengine.core.dtype import storage_of
+from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import MegEngineError, OptionError, nearest
 from megengine.core.sizes import is_open
 from megengine.core.text import counted
@@ -65,9 +65,13 @@ def summary(graph: InternalGraph) -> dict[str, Any]:
 
 
 def weight_bytes(graph: InternalGraph) -> int:
-    """Bytes of all constants as they are stored."""
-    constants = [expr.outputs[0] for expr in graph.exprs() if isinstance(expr, Constant)]
-    return sum(math.prod(node.shape) * storage_of(node.spec.dtype).itemsize for node in constants)
+    """Bytes of all constants as they are stored: 4-bit integers two to a byte."""
+    specs = [expr.outputs[0].spec for expr in graph.exprs() if isinstance(expr, Constant)]
+    bits = (
+        (math.prod(s.shape), s.dtype.bits if isinstance(s.dtype, QuantizedDType) else 8 * s.dtype.itemsize)
+        for s in specs
+    )
+    return sum(-(-count * each // 8) for count, each in bits)
 
 
 def interface(node: Any) -> dict[str, Any]:

@@ -109,3 +109,20 @@ for _package in ("numpy.core", "numpy._core"):  # renamed in NumPy 2
     ARRAYS[f"{_package}.multiarray._reconstruct"] = Owning(_array)
     ARRAYS[f"{_package}.multiarray.scalar"] = Owning(_scalar)
     ARRAYS[f"{_package}.numeric._frombuffer"] = Owning(_from_buffer)
+
+
+def packed(array: np.ndarray) -> np.ndarray:
+    """4-bit integers two to a byte, uint8 of one axis: the first of each pair in the low half.
+
+    Example:
+        >>> packed(np.array([1, -1, 2], np.int8)).tolist()
+        [241, 2]
+    """
+    halves = np.append(array.reshape(-1), np.zeros(array.size % 2, array.dtype)).astype(np.uint8) & 15
+    return halves[::2] | halves[1::2] << 4
+
+
+def unpacked(pairs: np.ndarray, shape: tuple[int, ...], storage: np.dtype) -> np.ndarray:
+    """The array of a shape that `packed` was given; int8 integers are signed."""
+    halves = np.stack([pairs & 15, pairs >> 4], 1).reshape(-1)[: math.prod(shape)].reshape(shape)
+    return ((halves ^ 8).astype(np.int8) - 8).astype(storage) if storage == np.int8 else halves.astype(storage)

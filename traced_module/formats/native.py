@@ -20,6 +20,7 @@ from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.dtype import QuantizedDType, bfloat16
 from megengine.core.errors import FileFormatError, MegEngineError, brief
 from megengine.core.sizes import OpenSize
+from megengine.serialization.arrays import packed
 from megengine.serialization.files import ARCHIVES, SUFFIXES
 from megengine.traced_module.bodies import DEEPEST, Body, bodies_of
 from megengine.traced_module.formats import module_reading, module_writing
@@ -169,6 +170,9 @@ def _is_text(value: Any) -> bool:
 def _plain_storage(expr: Constant) -> np.ndarray:
     value = expr.value._storage()
     array = np.ascontiguousarray(value).reshape(value.shape)  # ascontiguousarray gives a scalar an axis
+    dtype = expr.value.dtype
+    if isinstance(dtype, QuantizedDType) and dtype.bits == 4:
+        return packed(array)
     return array.view(np.uint16) if array.dtype == bfloat16 else array
 
 
@@ -209,7 +213,8 @@ def _ops_graph(
         expr = {**item, "id": ident, "outputs": outputs, "meta": meta}
         if item["kind"] == Constant.kind:
             expr["value"] = len(reader.values.tensors)
-            reader.values.add_tensor({"array": f"{prefix}{outputs[0]['name']}", "dtype": outputs[0]["dtype"]})
+            shape, dtype = outputs[0]["shape"], outputs[0]["dtype"]
+            reader.values.add_tensor({"array": f"{prefix}{outputs[0]['name']}", "dtype": dtype, "shape": shape})
         elif item["kind"] == Apply.kind:
             below = f"{prefix}{outputs[0]['name']}."
             expr["attrs"] = {

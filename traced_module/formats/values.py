@@ -21,7 +21,7 @@ from megengine.core.errors import FileFormatError, brief
 from megengine.core.pytree import _NODES
 from megengine.core.sizes import OpenSize, parse_size
 from megengine.module import Module
-from megengine.serialization.arrays import quantized_of, with_metadata
+from megengine.serialization.arrays import quantized_of, unpacked, with_metadata
 from megengine.serialization.objects import OBJECTS, AllowedClasses, module_state
 from megengine.serialization.pickles import Global, Record
 from megengine.tensor import Parameter, Tensor
@@ -189,6 +189,11 @@ class ValueWriter:
         return {"type": path, "state": entry}
 
 
+def _unpacked(array: np.ndarray, shape: tuple[int, ...], dtype: QuantizedDType) -> np.ndarray:
+    pairs = array.dtype == np.uint8 and array.shape == (-(-math.prod(shape) // 2),)
+    return unpacked(array, shape, dtype.storage) if pairs and array.shape != shape else array
+
+
 def _scalar_out(writer: ValueWriter, value: np.generic, where: str, depth: int) -> Any:
     if value.dtype.kind not in "biufc" and value.dtype != bfloat16:
         raise FileFormatError(f"{where} is a number of {value.dtype}, which the file format does not hold")
@@ -289,8 +294,8 @@ class ValueReader:
     def pairs(self, content: Any) -> list[tuple[Any, Any]]:
         return [(_key(self.value(k)), self.value(v)) for k, v in content]
 
-    def array(self, name: str, dtype: DType) -> np.ndarray:
-        """The array of a name, which is taken out of the table."""
+    def array(self, name: str, dtype: DType, shape: Sequence[int] | None = None) -> np.ndarray:
+        """The array of a name, which is taken out of the table; one of a shape may be stored two to a byte."""
         if name not in self.arrays:
             raise FileFormatError(f"the array {brief(name)} is missing, or stands in two places")
         array = self.arrays.pop(name)
@@ -298,6 +303,8 @@ class ValueReader:
             array = array.view(bfloat16)
         elif dtype == np.complex128 and array.dtype == np.float64 and array.shape[-1:] == (2,):
             array = array[..., 0] + 1j * array[..., 1]
+        elif shape is not None and isinstance(dtype, QuantizedDType) and dtype.bits == 4:
+            array = _unpacked(array, tuple(map(count_in, shape)), dtype)
         if array.dtype != storage_of(dtype):
             raise FileFormatError(f"{brief(name)} is stored as {array.dtype}; expected {storage_of(dtype)}")
         return array
@@ -306,7 +313,7 @@ class ValueReader:
         """The next entry of the list of tensors."""
         dtype = dtype_in(entry["dtype"])
         kind = Parameter if entry.get("parameter") else Tensor
-        array = self.array(entry["array"], dtype)
+        array = self.array(entry["array"], dtype, entry.get("shape"))
         check_dtype(entry["array"], array.shape, dtype)
         tensor = kind._wrap(array, dtype)
         if "name" in entry:
