@@ -1,7 +1,7 @@
 """`mge-quantize ptq`."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from megengine.cli.readers import Reader, Slot, kind_of, open_reader
 from megengine.cli.samples import Samples
 from megengine.convert import onnx
 from megengine.core.dtype import storage_of
-from megengine.core.errors import CalibrationError, OptionError, QuantizationError
+from megengine.core.errors import CalibrationError, OptionError, QuantizationError, listed
 from megengine.core.text import counted
 from megengine.dispatch import get_op
-from megengine.quantization import EFFORTS, QuantConfig, RangeMethod
+from megengine.quantization import EFFORTS, PRECISIONS, QuantConfig, RangeMethod, preview
 from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.config import CHOICES
 from megengine.quantization.pipeline.profiles import PROFILES
@@ -96,14 +96,13 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
 
 @click.command()
 @click.argument("model")
-@data_option(required=True)
+@data_option(required=False)
 @preprocess_option
 @samples_option
 @held_out_option
 @path_option(
     "-o",
     "--output",
-    required=True,
     help="Quantized model to write: .mgt (integers, exact) or .onnx (QDQ, for other runtimes).",
 )
 @path_option("--onnx", "onnx_path", help="Write a QDQ .onnx model too.")
@@ -130,14 +129,47 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
 )
 @click.option("--bias-correction/--no-bias-correction", default=True, show_default=True)
 @click.option("--profile", type=Choice(list(PROFILES)), default="x86", show_default=True, help="Target.")
-@click.option("--exclude", multiple=True, help="Leave in float: a module path, a node, op:NAME or re:PATTERN; repeat.")
+@click.option(
+    "--precision",
+    type=Choice([*PRECISIONS]),
+    default="w8a8",
+    show_default=True,
+    help="Bits of weights and of results; w8 and w4: weights alone.",
+)
+@click.option("--group", type=click.IntRange(0), default=0, help="For w8 and w4: weights that share a scale.")
+@click.option(
+    "--rule",
+    "rules",
+    multiple=True,
+    metavar="LAYERS=WORD[,WORD]",
+    help="Other integers for some layers: a --precision, per_channel, per_tensor, group:N. LAYERS: a module path, a "
+    "node, op:NAME, a glob, re:PATTERN or FIRST..LAST; repeat, the last one counts.",
+)
+@click.option("--exclude", multiple=True, help="Leave in float: LAYERS as for --rule; repeat.")
+@click.option("--include", multiple=True, help="Leave all other layers with weights in float: LAYERS; repeat.")
+@click.option(
+    "--plan-only", is_flag=True, help="Say what becomes of each layer, and end; needs no --data and --output."
+)
 @overwrite_option
 @shape_option
 @common
 def ptq(
-    output: Path, onnx_path: Path | None, report_path: Path | None, overwrite: bool, out: Output, **options: Any
+    output: Path | None,
+    onnx_path: Path | None,
+    report_path: Path | None,
+    overwrite: bool,
+    plan_only: bool,
+    out: Output,
+    **options: Any,
 ) -> None:
-    """Quantize MODEL (.onnx, .tm, .mgt, or module.py:function) to exact int8 with calibration data."""
+    """Quantize MODEL (.onnx, .tm, .mgt, or module.py:function) to exact integers with calibration data."""
+    if plan_only:
+        _show_plan(out, **options)
+        return
+    for name, value in (("--output", output), ("--data", options["data"])):
+        if value is None:
+            raise click.UsageError(f"Missing option '{name}' (only --plan-only does without).")
+    assert output is not None
     check_suffix("--output", output, {".mgt": "our format", ".onnx": "QDQ for other runtimes"})
     check_suffix("--onnx", onnx_path, {".onnx": "QDQ for other runtimes"})
     check_suffix("--report", report_path, {".html": "a page"})
@@ -164,6 +196,18 @@ def config_of(*, activations: str | None, percentile: float, **choices: Any) -> 
     if activations is not None:
         given["activations"] = RangeMethod(activations, percentile)
     return QuantConfig.of(**given)
+
+
+def _show_plan(
+    out: Output, *, model: str, shapes: tuple, data: Any, preprocess: Any, samples: Any, held_out: int, **choices: Any
+) -> None:
+    plan = preview(lower(chosen_graph(load_calls(model, shapes), None)), config_of(**choices))
+    if plan.rules:
+        rows = [(option, rule, len(names), listed(names)) for option, rule, names in plan.rules]
+        out.table("Rules", ("option", "rule", "layers", "which"), rows)
+    rows = [(x.name, x.op, x.module, x.weights, x.result) for x in plan.layers]
+    out.table("Layers", ("layer", "op", "module", "weights", "result"), rows)
+    out.result({"model": model, **asdict(plan)})
 
 
 def check_weights(model: TracedModule) -> None:

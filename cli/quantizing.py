@@ -25,13 +25,16 @@ def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> 
     method = config.activations
     ranges = f"{method.name} {method.percentile}" if method.name == "percentile" else method.name
     return {
-        "weights": f"int8, {config.weights.replace('_', ' ')}, range by {config.weight_method}",
-        "activations": f"int8 or uint8, per tensor, range by {ranges}",
+        "precision": config.precision + (f", {config.group} weights a group" if config.group else ""),
+        "weights": f"{config.weights.replace('_', ' ')}, range by {config.weight_method}",
+        "activations": f"per tensor, range by {ranges}",
         "rounding of weights": config.rounding,
         "equalization": "yes" if config.equalize else "no",
         "bias correction": "yes" if config.bias_correction else "no",
         "profile": config.target.name,
+        "rules": ", ".join(map(str, config.rules)) or "none",
         "left in float by choice": ", ".join(config.exclude) or "nothing",
+        **({"all but these in float": ", ".join(config.include)} if config.include else {}),
         "calibration data": data,
         **extra,
     }

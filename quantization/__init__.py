@@ -22,12 +22,14 @@ from megengine.quantization.observer import (
     SyncMinMaxObserver,
 )
 from megengine.quantization.pipeline.annotate import Annotation, annotate
-from megengine.quantization.pipeline.config import EFFORTS, QuantConfig, select
+from megengine.quantization.pipeline.config import EFFORTS, QuantConfig
 from megengine.quantization.pipeline.graph_qat import QATGraph, prepare_qat
 from megengine.quantization.pipeline.halves import Likeness, likeness, to_half
+from megengine.quantization.pipeline.preview import Preview, preview
 from megengine.quantization.pipeline.profiles import PROFILES, Profile
 from megengine.quantization.pipeline.quantize import QuantizedModel, QuantReport, quantize_model, requantize
 from megengine.quantization.pipeline.remaining import FloatOp
+from megengine.quantization.pipeline.selection import PRECISIONS, LayerRule, Precision, select
 from megengine.quantization.qconfig import (
     QConfig,
     calibration_qconfig,

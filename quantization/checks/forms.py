@@ -11,7 +11,11 @@ from megengine.traced_module.ir.graph import InternalGraph
 
 
 def integer_form(graph: InternalGraph) -> str:
-    """What an op-level graph is: "float", "integer", "qdq" (pairs around float layers) or "qat" (fake quantization)."""
+    """What an op-level graph is.
+
+    "float", "integer", "qdq" (pairs around float layers), "weights" (integers in constants alone) or "qat" (fake
+    quantization).
+    """
     exprs = [expr for expr in graph.exprs() if isinstance(expr, Apply)]
     if any(map(_fake_quantizes, exprs)):
         return "qat"
@@ -22,7 +26,7 @@ def integer_form(graph: InternalGraph) -> str:
     }
     if not all(op.quantizes or op.dequantizes for op in stored):
         return "integer"
-    return "qdq" if stored else "float"
+    return "float" if not stored else "qdq" if any(op.quantizes for op in stored) else "weights"
 
 
 def _fake_quantizes(expr: object) -> bool:
@@ -32,6 +36,7 @@ def _fake_quantizes(expr: object) -> bool:
 _FORMS = {
     "integer": "it computes in integers",
     "qdq": "it holds quantize / dequantize pairs around its layers",
+    "weights": "its weights are integers",
     "qat": "it holds fake quantization, as quantization-aware training leaves it",
 }
 
@@ -72,6 +77,10 @@ def require_integers(graph: InternalGraph, what: str, remedies: tuple[str, str])
     form = integer_form(graph)
     if form == "float":
         raise QuantizationError(f"{what} has no integer value; quantize it first: {remedies[0]}")
+    if form == "weights":
+        raise QuantizationError(
+            f"{what} computes in float: its weights alone are integers; evaluate it as a float network"
+        )
     if form == "qdq":
         raise QuantizationError(
             f"{what} has quantize / dequantize pairs around float layers (the form for other runtimes); {remedies[1]}"

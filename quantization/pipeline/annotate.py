@@ -9,10 +9,11 @@ from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.errors import OptionError
 from megengine.core.text import counted
 from megengine.dispatch import QuantRule
-from megengine.quantization.pipeline.config import Layer, QuantConfig, select
+from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import groups_of, is_arithmetic
 from megengine.quantization.pipeline.match import is_bias, mean_over_picture
 from megengine.quantization.pipeline.rules import NO_RULE, clamp_of, rule_of
+from megengine.quantization.pipeline.selection import INPUT, Layer, Precision, precisions, select
 from megengine.quantization.pipeline.spec import Fixed, Plain, QSpec, Shared, Weight
 from megengine.quantization.ranges import RangeMethod, TensorStatistics, activation_dtype
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
@@ -34,6 +35,7 @@ class Annotation:
         inside: edges inside one integer kernel (a residual summed before rounding, an input of a clamp): why.
         floating: layers left in float: why.
         nodes: names of all nodes of the graph.
+        precision: which integers were asked for, of every layer and input.
     """
 
     edges: dict[str, QSpec] = field(default_factory=dict)
@@ -42,26 +44,50 @@ class Annotation:
     inside: dict[str, str] = field(default_factory=dict)
     floating: dict[str, str] = field(default_factory=dict)
     nodes: frozenset[str] = frozenset()
+    precision: dict[str, Precision] = field(default_factory=dict)
 
     def explain(self, name: str) -> str:
-        """Why an edge is as it is, in one line. Raises OptionError if no node has that name."""
+        """Why an edge is as it is: the chain of reasons, in one line. Raises OptionError if no node has that name."""
         if name not in self.nodes:
             close = get_close_matches(str(name)[:100], self.nodes, n=3)
             hint = f"; nearest: {', '.join(close)}" if close else ""
             raise OptionError(
                 f"explain: no node {name!r} among the {len(self.nodes)} of the graph that was annotated{hint}"
             )
-        if name in self.edges:
-            spec = self.edges[name]
-            return f"{name}: {type(spec).__name__.lower()} ({spec.reason})"
+        reasons = [self._of_edge(name)]
+        if name in self.weights:
+            reasons.append(f"weights: {self.weights[name].reason}")
+        if name in self.precision and self.precision[name].reason not in reasons[0]:
+            reasons.append(self.precision[name].reason)
+        return f"{name}: {'; '.join(reasons)}"
+
+    def _of_edge(self, name: str) -> str:
         if name in self.inside:
-            return f"{name}: no rounding here ({self.inside[name]})"
-        return f"{name}: float ({self.floating.get(name, 'no integer layer reads or makes it')})"
+            return f"no rounding here ({self.inside[name]})"
+        if name not in self.edges:
+            return f"float ({self.floating.get(name, 'no integer layer reads or makes it')})"
+        spec = self.edges[name]
+        own = f"{type(spec).__name__.lower()} ({spec.reason})"
+        return f"{own}; {spec.source}: {self._of_edge(spec.source)}" if isinstance(spec, Shared) else own
 
 
 def annotate(graph: InternalGraph, config: QuantConfig) -> Annotation:
     """Decide how edges of a canonical graph are quantized. Raises OptionError if an exclude rule selects no layer."""
     return _Annotator(graph, config).run()
+
+
+def layers_of(graph: InternalGraph) -> list[Layer]:
+    """What rules select from: the inputs and ops of a graph, in execution order."""
+    return [
+        Layer(
+            e.outputs[0].name,
+            e.op if isinstance(e, Apply) else INPUT,
+            str(e.meta.get("module", "") or ""),
+            tuple(n.name for n in e.inputs),
+        )
+        for e in graph.exprs()
+        if isinstance(e, Apply | Input)
+    ]
 
 
 class _Annotator:
@@ -91,27 +117,57 @@ class _Annotator:
             if id(expr) not in self.integer:
                 continue
             self._note_operands(expr)
-            rule = self._rule(expr)
-            if rule.weighted and rule.weight_axis is not None:
-                axis = rule.weight_axis(expr.attrs) if self.config.weights == "per_channel" else None
-                self.result.weights[expr.outputs[0].name] = Weight(axis, self.config.weight_method, "layer weight")
         self._share_through_concat()
         return self.result
 
     def _choose_integer_exprs(self) -> None:
-        layers = [Layer(e.outputs[0].name, e.op, str(e.meta.get("module", "") or "")) for e in self.exprs]
-        excluded = select(self.config.exclude, layers)
+        layers, config = layers_of(self.graph), self.config
+        self.result.precision = precisions(config.general, config.layer_rules, config.exclude, layers)
+        included = select(config.include, [layer for layer in layers if layer.op != INPUT], "include")
         for expr in self.exprs:
             if id(expr) in self.members:
                 continue
             group = self.groups.get(id(expr))
             names = [e.outputs[0].name for e in ((*group.inside, expr) if group else (expr,))]
-            rules = [f"excluded by {excluded[name]!r}" for name in names if name in excluded]
-            reason = rules[0] if rules else self._why_float(expr)
+            unable = self._why_float(expr)
+            reason = self._unwanted(expr, names, included) or unable
             if reason is None:
                 self.integer.add(id(expr))
             else:
                 self.result.floating.update(dict.fromkeys(names, reason))
+            if unable is None and self._rule(expr).weighted:
+                self._note_weight(expr)
+
+    def _unwanted(self, expr: Apply, names: list[str], included: dict[str, str]) -> str | None:
+        """Why the settings leave an op in float, by the names of its group."""
+        chosen = [self.result.precision[name] for name in names]
+        for one in chosen:
+            if one.activation_bits is None:
+                return one.reason or f"precision {one.name}"
+        starts = self._kind(expr) in ("weighted", "product", "gather")
+        if starts and self.config.include and not any(name in included for name in names):
+            return f"not among {', '.join(map(repr, self.config.include))}"
+        return None
+
+    def _note_weight(self, expr: Apply) -> None:
+        """The spec of a layer's weight, in integers if the layer is, or alone."""
+        name, rule = expr.outputs[0].name, self._rule(expr)
+        wanted, config = self.result.precision[name], self.config
+        if rule.weight_axis is None or (
+            id(expr) not in self.integer and (wanted.activation_bits or not wanted.weight_bits)
+        ):
+            return
+        weight, group = expr.inputs[1].spec, wanted.group
+        axis = rule.weight_axis(expr.attrs) if wanted.weights == "per_channel" else None
+        reason = f"int{wanted.weight_bits} {wanted.weights.replace('_', ' ')}"
+        if group:
+            width = weight.size // weight.shape[rule.weight_axis(expr.attrs) or 0]
+            fits = width % group == 0 and not rule.transposed
+            reason += f", {group} a group" if fits else f"; its sums of {width} have no groups of {group}"
+            group = group if fits else 0
+        few = wanted.weight_bits == 4
+        method, scheme = ("mse", "weight4") if few else (config.weight_method, "weight")
+        self.result.weights[name] = Weight(axis, method, reason, scheme, group)
 
     def _rule(self, expr: Expr) -> QuantRule:
         """What an op is to integers: the rule of its group, or its own."""
@@ -144,7 +200,7 @@ class _Annotator:
                 return f"{group.root.op} has operands that are not float"
             if group.rule.kind == "product":
                 depth = reader.inputs[0].shape[-2 if reader.attrs["transpose_a"] else -1]
-                if depth * 255 * 255 >= 2**31:
+                if depth * 255 * 255 >= 2**31 and not any(self._wide(n) for n in group.data):
                     return f"sums of {counted(depth, 'product')} may not fit int32"
                 return _why_constants_float(reader)
             return None
@@ -272,16 +328,28 @@ class _Annotator:
         expr = node.expr
         rule = rule_of(expr.op) if isinstance(expr, Apply) and id(expr) in self.integer else None
         positive = id(node) in self.non_negative
-        if rule is not None and rule.fixed is not None:
-            return Fixed(rule.fixed, f"{node.expr.op} has a known range")
+        wide = self._wide(node)
+        known = None if rule is None or rule.fixed is None or wide else self.target.fixed(rule.fixed)
+        if known is not None:
+            return Fixed(known, f"{node.expr.op} has a known range")
         if isinstance(expr, Apply) and id(expr) in self.integer and self._kind(expr) == "gather":
             return Fixed(self._own_dtype(expr, 0), f"rows of a constant of {node.name}")
-        if rule is not None and rule.kind == "shape":
+        if rule is not None and (rule.kind == "shape" or node.expr.op in self.target.shares):
             source = node.expr.inputs[0]
             return Shared(source.name, f"{node.expr.op} moves the integers of {source.name}")
         scheme = self.target.non_negative if positive else self.target.signed
         reason = "graph input" if isinstance(node.expr, Input) else "never negative" if positive else "both signs"
-        return Plain(scheme, self.config.activations, reason)
+        return Plain("s16", RangeMethod("minmax"), reason) if wide else Plain(scheme, self.config.activations, reason)
+
+    def _wide(self, node: TensorNode) -> bool:
+        """True for a value that is to have 16 bits, by its own precision or that of the layer that it ends."""
+        wanted = self.result.precision.get(node.name)
+        if wanted is None:
+            return False
+        inside = [n for n in node.expr.inputs if n.name in self.result.inside]
+        if not wanted.reason.startswith("rule") and inside:
+            return any(map(self._wide, inside))
+        return wanted.activation_bits == 16
 
     def _note_operands(self, expr: Apply) -> None:
         """Constants that are quantized like edges: operands of sums, products, concatenations, tables of rows."""
@@ -304,7 +372,8 @@ class _Annotator:
         """The dtype of a constant from its own values."""
         stats = TensorStatistics(expr.outputs[0].name)
         stats.update(np.asarray(constant_value(expr.inputs[at]), np.float32))
-        return activation_dtype(stats, RangeMethod("minmax"), self.target.signed)
+        scheme = "s16" if self._wide(expr.outputs[0]) else self.target.signed
+        return activation_dtype(stats, RangeMethod("minmax"), scheme)
 
     def _share_through_concat(self) -> None:
         """Inputs of a concat that nothing else reads take its scale, so that concat only copies."""
@@ -317,7 +386,7 @@ class _Annotator:
                 theirs = self.result.edges.get(node.name)
                 alike = isinstance(mine, Plain | Shared) and isinstance(theirs, Plain)
                 same_sign = (id(node) in self.non_negative) == (id(out) in self.non_negative)
-                if alike and same_sign and self._sole(node, expr):
+                if alike and same_sign and self._wide(node) == self._wide(out) and self._sole(node, expr):
                     sources = {spec.source for spec in self.result.edges.values() if isinstance(spec, Shared)}
                     if node.name in sources:
                         continue

@@ -4,8 +4,7 @@ import numpy as np
 
 from megengine.core.sizes import closed
 from megengine.dispatch import apply
-from megengine.kernels.reference import integer
-from megengine.quantization.pipeline.freeze import QuantizedWeight
+from megengine.quantization.pipeline.freeze import QuantizedWeight, real_weight
 from megengine.quantization.pipeline.moments import LayerInputs
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses, set_input
@@ -27,8 +26,8 @@ def mean_error(one: LayerInputs, weight: QuantizedWeight) -> np.ndarray:
     w = layer.inputs[1].expr.value.numpy()
     attrs = closed(dict(layer.attrs))
     exact = apply(layer.op, Tensor(means.exact.value), Tensor(w), **attrs).numpy()
-    kept = integer.dequantize(weight.values, weight.dtype.scale, weight.dtype.zero_point, weight.dtype.axis)
-    rounded = apply(layer.op, Tensor(means.rounded.value), Tensor(kept), **attrs).numpy()
+    seen = means.rounded if means.rounded.pictures else means.exact  # where weights alone are integers
+    rounded = apply(layer.op, Tensor(seen.value), Tensor(real_weight(layer, weight)), **attrs).numpy()
     channel = exact.ndim - 1 if layer.record.rows else 1
     axes = tuple(i for i in range(exact.ndim) if i != channel)
     return (exact.astype(np.float64) - rounded).mean(axis=axes)

@@ -29,7 +29,8 @@ def _channel_axis(graph: InternalGraph, name: str) -> int | None:
 def observe_all(graph: InternalGraph, config: QuantConfig) -> dict[str, TensorStatistics]:
     """Empty statistics for every edge that any settings could quantize, so that data is read once."""
     targets = [replace(config.target, residual=kind, quantize_outputs=True) for kind in ("fused", "quantized")]
-    every = [config, *(config.changed(exclude=(), profile=target) for target in targets)]
+    plain = config.changed(exclude=(), include=(), rules=(), precision="w8a8", group=0)
+    every = [config, *(plain.changed(profile=target) for target in targets)]
     return observe(graph, *(annotate(graph, one) for one in every))
 
 

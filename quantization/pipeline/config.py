@@ -1,20 +1,17 @@
-"""What the user chooses: one frozen value, and the rules that select layers."""
+"""What the user chooses: one frozen value."""
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megengine.core.errors import OptionError, nearest
-from megengine.core.text import counted
 from megengine.quantization.pipeline.profiles import Profile, profile
+from megengine.quantization.pipeline.selection import GRANULARITIES, LayerRule, Precision
 from megengine.quantization.ranges import RangeMethod
 
 CHOICES = {
-    "weights": ("per_channel", "per_tensor"),
+    "weights": GRANULARITIES,
     "weight_method": ("minmax", "mse"),
     "rounding": ("nearest", "gptq"),
 }
@@ -33,8 +30,15 @@ class QuantConfig:
         equalize: scale channels between two convolutions so that all use the whole range (cross-layer equalization).
         bias_correction: subtract the mean error that weight and activation rounding leave per channel.
         profile: target, a name of `megengine.quantization.PROFILES` or a `Profile`.
-        exclude: layers left in float. Each entry selects by module path ("features.0", with all below it),
-            by node name, by op ("op:sigmoid") or by regular expression over names and paths ("re:.*head.*").
+        precision: bits of weights and of results, a name of `PRECISIONS`: "w8a8", "w4a8", "w8a16", "w4a16", or with
+            integers for weights alone "w8" and "w4".
+        group: weights along the sum that share a scale, for weights alone; 0 for all of a channel or tensor.
+        rules: other integers for some layers, `LayerRule` values or texts such as "classifier=w4,group:32"; a later
+            rule stands above an earlier one.
+        exclude: layers left in float. Each entry selects by module path ("features.0", with all below it), by node
+            name, by op ("op:sigmoid"), by glob ("features.*.conv"), by regular expression over names and paths
+            ("re:.*head.*"), or all between two nodes ("first..last").
+        include: layers with weights, and products, that become integers; all others stay in float. () for all.
 
     Example:
         >>> QuantConfig(exclude=("classifier",)).weights
@@ -48,18 +52,34 @@ class QuantConfig:
     equalize: bool = False
     bias_correction: bool = True
     profile: Profile | str = "x86"
+    precision: str = "w8a8"
+    group: int = 0
+    rules: tuple[LayerRule | str, ...] = ()
     exclude: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
             if (value := getattr(self, name)) not in allowed:
                 raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
-        if isinstance(self.exclude, str):
-            raise OptionError(f"exclude: expected a tuple of rules, got the string {self.exclude!r}")
+        for name in ("rules", "exclude", "include"):
+            if isinstance(value := getattr(self, name), str):
+                raise OptionError(f"{name}: expected a tuple of rules, got the string {value!r}")
+        _ = self.general, self.layer_rules  # they refuse what does not fit
 
     @property
     def target(self) -> Profile:
         return self.profile if isinstance(self.profile, Profile) else profile(self.profile)
+
+    @property
+    def general(self) -> Precision:
+        """The integers of layers that no rule hits."""
+        return Precision(self.precision, self.weights, self.group)
+
+    @property
+    def layer_rules(self) -> tuple[LayerRule, ...]:
+        """The rules, texts read."""
+        return tuple(LayerRule.parse(rule) if isinstance(rule, str) else rule for rule in self.rules)
 
     @property
     def second_reading(self) -> str:
@@ -93,51 +113,3 @@ EFFORTS: dict[str, dict[str, Any]] = {
     "balanced": {"activations": RangeMethod("mse"), "rounding": "gptq", "equalize": True},
 }
 """Settings by the time that they may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """What selection rules see of a layer."""
-
-    name: str
-    op: str
-    module: str = ""
-
-    def matches(self, rule: str) -> bool:
-        kind, _, rest = rule.partition(":")
-        if kind == "op" and rest:
-            return self.op == rest
-        if kind == "re" and rest:
-            try:
-                return any(re.fullmatch(rest, text) for text in (self.name, self.module) if text)
-            except re.error as exc:
-                raise OptionError(f"exclude: {rule!r} is not a regular expression: {exc}") from exc
-        return rule in (self.name, self.module) or self.module.startswith(rule + ".")
-
-
-def select(rules: Iterable[str], layers: Iterable[Layer]) -> dict[str, str]:
-    """Names of the layers that the rules select, each with the first rule that did.
-
-    Raises:
-        OptionError: a rule is no regular expression, or selects nothing; the nearest names are given.
-
-    Example:
-        >>> select(["head"], [Layer("conv1", "conv2d", "stem"), Layer("fc", "matmul", "head.fc")])
-        {'fc': 'head'}
-    """
-    layers = list(layers)
-    chosen: dict[str, str] = {}
-    for rule in rules:
-        found = [layer.name for layer in layers if layer.matches(rule)]
-        if not found:
-            raise OptionError(f"exclude: {rule!r} selects no layer{_nearest(rule, layers)}")
-        for name in found:
-            chosen.setdefault(name, rule)
-    return chosen
-
-
-def _nearest(rule: str, layers: list[Layer]) -> str:
-    prefix, _, text = rule.partition(":") if rule.startswith(("op:", "re:")) else ("", "", rule)
-    words = {f"op:{x.op}" for x in layers} if prefix == "op" else {n for x in layers for n in (x.name, x.module) if n}
-    close = difflib.get_close_matches(rule if prefix == "op" else text, sorted(words), n=3, cutoff=0.4)
-    return f"; nearest: {', '.join(close)}" if close else f"; the model has {counted(len(layers), 'layer')}"

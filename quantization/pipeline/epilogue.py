@@ -10,6 +10,7 @@ from megengine.kernels.reference import integer
 
 _SMALLEST_NORMAL = np.finfo(np.float32).tiny
 _INT32 = 2**31 - 1
+_LARGEST_SUM = 2**53  # of 16-bit values, in int64: the specification adds them in float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,9 @@ def _check(
     reach = max(data.qmax - data.zero_point, data.zero_point - data.qmin)
     taps = np.abs(weight.astype(np.int64)).reshape(len(weight), -1).sum(axis=1)
     largest = taps * max(reach, abs(data.qmax), abs(data.qmin)) + np.abs(steps)
-    if (largest > _INT32).any():
-        at = int(np.argmax(largest))
+    most = _INT32 if data.itemsize == 1 else _LARGEST_SUM
+    if (largest > most).any() or (np.abs(steps) > _INT32).any():
+        at = int(np.argmax(np.where(np.abs(steps) > _INT32, np.inf, largest)))
         part = "bias" if abs(steps[at]) > _INT32 // 2 else "accumulator"
         raise QuantizationError(
             f"{name}: the {part} of channel {at} can reach {largest[at]:.3g}, more than int32 holds. "

@@ -82,7 +82,7 @@ def _with_integer(m: Found) -> TensorNode | None:
 
 
 def _gated(m: Found) -> TensorNode | None:
-    """SiLU is a product with a rounded sigmoid, where that is at most a step away for each of the 256 inputs."""
+    """SiLU is a product with a rounded sigmoid, where that is at most a step away for each stored input."""
     x, target, rule = m[_X], _rounded_to(m.root), rule_of("sigmoid")
     assert rule is not None and rule.fixed is not None, "the range of sigmoid is known"
     source = stored(x)
@@ -94,7 +94,7 @@ def _gated(m: Found) -> TensorNode | None:
 
 def _farthest(source: QuantizedDType, gate: QuantizedDType, target: QuantizedDType) -> int:
     """The most steps between SiLU with an exact and with a rounded gate."""
-    q = Tensor._wrap((np.arange(256) + np.iinfo(source.storage).min).astype(source.storage), source)
+    q = Tensor._wrap((np.arange(source.codes) + np.iinfo(source.storage).min).astype(source.storage), source)
     x = apply("dequantize", q)
     s = apply("sigmoid", x)
     exact, rounded = (

@@ -11,7 +11,8 @@ from megengine.core.errors import CalibrationError, QuantizationError
 from megengine.kernels.reference import integer
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.spec import Fixed, Plain, QSpec, Shared, Weight
-from megengine.quantization.ranges import TensorStatistics, activation_dtype, weight_dtype
+from megengine.quantization.ranges import TensorStatistics, activation_dtype, scheme, weight_dtype
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
 _NONE: Mapping[str, QuantizedDType] = MappingProxyType({})
@@ -19,7 +20,7 @@ _NONE: Mapping[str, QuantizedDType] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """Integers of a weight with their dtype."""
+    """Integers of a weight with their dtype; in groups [all groups, weights of each], with a scale for each group."""
 
     values: np.ndarray
     dtype: QuantizedDType
@@ -54,13 +55,11 @@ def freeze(
     weights, operands = {}, {}
     for expr in graph.exprs():
         name = expr.outputs[0].name if expr.outputs else ""
-        if name in annotation.weights:
-            w, dtype = expr.inputs[1].expr.value.numpy(), weight_dtypes.get(name)
-            weights[name] = (
-                quantize_weight(name, w, annotation.weights[name])
-                if dtype is None
-                else QuantizedWeight(_integers(w, dtype), dtype)
-            )
+        if isinstance(expr, Apply) and name in annotation.weights:
+            spec, dtype = annotation.weights[name], weight_dtypes.get(name)
+            w = in_groups(expr.inputs[1].expr.value.numpy(), spec.group, turned(expr))
+            given = None if dtype is None else QuantizedWeight(_integers(w, dtype), dtype)
+            weights[name] = given or quantize_weight(name, w, spec)
         for at in range(len(expr.inputs)):
             if (spec := annotation.operands.get((name, at))) is not None:
                 dtype = _dtype(name, spec, annotation, seen)
@@ -106,8 +105,27 @@ def quantize_weight(name: str, w: np.ndarray, spec: Weight) -> QuantizedWeight:
     """Integers and scales of a float weight. Raises QuantizationError if w holds NaN or infinity."""
     if not np.isfinite(w).all():
         raise QuantizationError(f"{name}: its weight holds NaN or infinity; expected finite weights")
-    dtype = weight_dtype(w, spec.axis, spec.method)
+    dtype = weight_dtype(w, 0 if spec.group else spec.axis, spec.method, scheme(spec.scheme))
     return QuantizedWeight(_integers(w, dtype), dtype)
+
+
+def real_weight(layer: Apply, weight: QuantizedWeight) -> np.ndarray:
+    """What the integers of a layer's weight stand for, in the shape of the weight."""
+    real = integer.dequantize(weight.values, weight.dtype.scale, weight.dtype.zero_point, weight.dtype.axis)
+    shape = layer.inputs[1].spec.shape
+    if real.shape == shape:
+        return real
+    return real.reshape(shape[::-1]).T if turned(layer) else real.reshape(shape)
+
+
+def turned(layer: Apply) -> bool:
+    """True for a weight whose last axis counts output channels."""
+    return layer.record.rows and not layer.attrs.get("transpose_b")
+
+
+def in_groups(w: np.ndarray, group: int, is_turned: bool) -> np.ndarray:
+    """A weight as [all groups, group], output channels first; as it is without groups."""
+    return (w.T if is_turned else w).reshape(-1, group) if group else w
 
 
 def _integers(values: np.ndarray, dtype: QuantizedDType) -> np.ndarray:

@@ -8,7 +8,7 @@ every integer moves to its best value while all others stay. Scales are kept.
 
 import numpy as np
 
-from megengine.quantization.pipeline.freeze import QuantizedWeight
+from megengine.quantization.pipeline.freeze import QuantizedWeight, turned
 from megengine.quantization.pipeline.moments import LayerInputs, Products
 from megengine.quantization.pipeline.rules import is_convolution
 from megengine.traced_module.ir.expr import Apply
@@ -26,21 +26,23 @@ def takes(layer: Apply) -> bool:
 def gptq(one: LayerInputs, nearest: QuantizedWeight) -> QuantizedWeight:
     """The weight of a layer as integers of the same scales, with the least error found on the layer's inputs."""
     assert one.products is not None
+    if not one.products.count:  # weights alone are integers
+        return nearest
     layer, dtype = one.layer, nearest.dtype
-    turned = layer.record.rows and not layer.attrs.get("transpose_b")
-    rows = _rows(layer.inputs[1].expr.value.numpy(), one.products, turned=turned)
+    is_turned = turned(layer)
+    rows = _rows(layer.inputs[1].expr.value.numpy(), one.products, is_turned=is_turned)
     scale = np.broadcast_to(np.asarray(dtype.scale, np.float64), rows.shape[0] * rows.shape[1])
     steps = rows / scale.reshape(*rows.shape[:2], 1)
-    start = _rows(nearest.values, one.products, turned=turned)
+    start = _rows(nearest.values, one.products, is_turned=is_turned)
     best = round_together(steps, one.products.covariance, dtype.qmin, dtype.qmax, start)
     flat = best.reshape(-1, best.shape[2])
-    values = np.ascontiguousarray((flat.T if turned else flat).reshape(nearest.values.shape))
+    values = np.ascontiguousarray((flat.T if is_turned else flat).reshape(nearest.values.shape))
     return QuantizedWeight(values.astype(nearest.values.dtype), dtype)
 
 
-def _rows(weight: np.ndarray, products: Products, *, turned: bool) -> np.ndarray:
+def _rows(weight: np.ndarray, products: Products, *, is_turned: bool) -> np.ndarray:
     """Float64 [groups, output channels of a group, K]."""
-    flat = (weight.T if turned else weight).astype(np.float64)
+    flat = (weight.T if is_turned else weight).astype(np.float64)
     return flat.reshape(products.groups, -1, products.width)
 
 

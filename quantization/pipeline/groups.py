@@ -210,8 +210,8 @@ def _function(root: Apply, *, part: bool) -> Group | None:
 
 
 def _table(group: Group, source: QuantizedDType, target: QuantizedDType) -> dict[str, np.ndarray]:
-    """The 256 outputs of `quantize(function(dequantize(q)))` for every stored integer q, smallest first."""
-    q = np.arange(256) + np.iinfo(source.storage).min
+    """The outputs of `quantize(function(dequantize(q)))` for every stored integer q, smallest first."""
+    q = np.arange(source.codes) + np.iinfo(source.storage).min
     x = ((q - source.zero_point) * np.float64(source.only_scale)).astype(np.float32)
     with np.errstate(all="ignore"):
         y = evaluate(group, x) / np.float32(target.only_scale)

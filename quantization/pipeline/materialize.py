@@ -4,7 +4,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.quantization.pipeline.annotate import Annotation
-from megengine.quantization.pipeline.freeze import Frozen
+from megengine.quantization.pipeline.freeze import Frozen, turned
 from megengine.quantization.pipeline.match import stored
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses, set_input
@@ -30,6 +30,9 @@ def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) ->
     for (name, at), (value, label) in {**weights, **others}.items():
         node = g.constant(Tensor._wrap(value.values, value.dtype), name=f"{label}_q", before=layers[name])
         real = g.apply("dequantize", node, name=f"{label}_dq", before=layers[name])
+        old = layers[name].inputs[at]
+        if real.shape != old.shape:  # in groups
+            real = _out_of_groups(g, layers[name], real, old.shape)
         set_input(g, layers[name], at, real)
     for node in g.nodes():
         if isinstance(node, TensorNode) and node.name in annotation.edges:
@@ -38,6 +41,15 @@ def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) ->
         _round_bias(g, layers[name])
     remove_dead(g)
     return g
+
+
+def _out_of_groups(g: InternalGraph, layer: Apply, real: TensorNode, shape: tuple[int, ...]) -> TensorNode:
+    name, is_turned = f"{layer.output.name}_weight", turned(layer)
+    flat = shape[::-1] if is_turned else shape
+    whole = g.apply("reshape", real, attrs={"shape": flat}, name=f"{name}_whole", before=layer)
+    return (
+        g.apply("transpose", whole, attrs={"perm": (1, 0)}, name=f"{name}_turned", before=layer) if is_turned else whole
+    )
 
 
 def _round_bias(g: InternalGraph, layer: Apply) -> None:

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from megengine.core.dtype import QuantizedDType, qint8, quint8  # noqa: F401  (quint8 is for the example)
 from megengine.core.errors import OptionError, nearest
+from megengine.quantization.ranges import scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,8 @@ class Profile:
         bias: "float" (B carries the bias, default arithmetic) or "int32" (b carries it).
         residual: "fused" (R1: the branch of a residual is not rounded) or "quantized" (R2: it is).
         quantize_outputs: outputs of the network are integers too.
+        shares: ops whose result takes the scale of their operand, beside those that move integers.
+        source: where the target says so.
 
     The schemes are names of `megengine.quantization.ranges.scales.SCHEMES`.
     """
@@ -26,15 +30,68 @@ class Profile:
     bias: str = "float"
     residual: str = "fused"
     quantize_outputs: bool = False
+    shares: tuple[str, ...] = ()
+    source: str = ""
+
+    def fixed(self, dtype: QuantizedDType) -> QuantizedDType | None:
+        """A known range in the target's types; None where the target has zero in the middle of all ranges.
+
+        Example:
+            >>> PROFILES["tflite"].fixed(quint8(1 / 256)).zero_point
+            -128
+        """
+        how = scheme(self.non_negative)
+        if dtype.name == how.dtype or how.dtype == "quint8":
+            return dtype
+        return None if how.symmetric else qint8(dtype.only_scale, dtype.zero_point - 128)
 
 
 PROFILES = {
     p.name: p
     for p in (
-        Profile("x86"),
-        Profile("x86-symmetric", signed="s8"),
-        Profile("onnx-qlinear", bias="int32", residual="quantized", quantize_outputs=True),
-        Profile("megengine", non_negative="s8", signed="s8", bias="int32", residual="quantized"),
+        Profile("x86", source="VPDPBUSD (AVX512-VNNI) multiplies u8 with s8: docs/integer-arithmetic.md"),
+        Profile("x86-symmetric", signed="s8", source="as x86, without zero points"),
+        Profile(
+            "arm-dotprod",
+            non_negative="s8_asymmetric",
+            signed="s8_asymmetric",
+            bias="int32",
+            residual="quantized",
+            source="SDOT (Armv8.2 FEAT_DotProd) multiplies s8 with s8; XNNPACK's qs8-qc8w layers and qs8-vadd",
+        ),
+        Profile(
+            "tensorrt",
+            non_negative="s8",
+            signed="s8",
+            source="TensorRT Developer Guide, Working with Quantized Types: INT8 is symmetric, zero point 0, bias and "
+            "the sum with a residual in float behind the convolution",
+        ),
+        Profile(
+            "tflite",
+            non_negative="s8_asymmetric",
+            signed="s8_asymmetric",
+            bias="int32",
+            residual="quantized",
+            quantize_outputs=True,
+            shares=("avg_pool2d",),
+            source="LiteRT 8-bit quantization specification: weights [-127, 127], bias int32, AVERAGE_POOL_2D keeps "
+            "its scale, SOFTMAX and LOGISTIC have scale 1/256 and zero point -128",
+        ),
+        Profile(
+            "onnx-qlinear",
+            bias="int32",
+            residual="quantized",
+            quantize_outputs=True,
+            source="ONNX operators QLinearConv and QLinearMatMul",
+        ),
+        Profile(
+            "megengine",
+            non_negative="s8",
+            signed="s8",
+            bias="int32",
+            residual="quantized",
+            source="MegEngine 1.13: qint8 activations and weights",
+        ),
     )
 }
 

@@ -33,11 +33,13 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A constant quantized from its own values."""
+    """A constant quantized from its own values; of `group` values along the sum each has a scale, if not 0."""
 
     axis: int | None
     method: str
     reason: str = ""
+    scheme: str = "weight"
+    group: int = 0
 
 
 QSpec = Plain | Shared | Fixed | Weight

@@ -130,12 +130,12 @@ def activation_dtype(stats: TensorStatistics, method: RangeMethod, name: str) ->
     return quantized_dtype(*choose_range(stats, method, how), how)
 
 
-def weight_dtype(w: np.ndarray, axis: int | None, method: str) -> QuantizedDType:
+def weight_dtype(w: np.ndarray, axis: int | None, method: str, how: Scheme = WEIGHT) -> QuantizedDType:
     """The dtype of a weight, from its own values; an all-zero channel takes the largest scale of the others."""
-    reach = weight_reach(w, axis, method, WEIGHT)
+    reach = weight_reach(w, axis, method, how)
     if axis is not None and reach.max(initial=0.0) > 0:
         reach = np.where(reach > 0, reach, reach.max())
-    return quantized_dtype(-reach, reach, WEIGHT, axis=axis)
+    return quantized_dtype(-reach, reach, how, axis=axis)
 
 
 def weight_reach(w: np.ndarray, axis: int | None, method: str, how: Scheme) -> np.ndarray:
@@ -148,7 +148,7 @@ def weight_reach(w: np.ndarray, axis: int | None, method: str, how: Scheme) -> n
     if method == "mse":
         real = rows.astype(np.float32)
         best, best_error = reach, np.full(reach.shape, np.inf)
-        for factor in np.linspace(1.0, 0.62, 20):
+        for factor in np.linspace(1.0, 0.62 if how.steps > 15 else 0.4, 20 if how.steps > 15 else 31):
             scale, _ = scale_and_zero(-reach * factor, reach * factor, how)
             back = np.clip(np.rint(real / scale[:, None]), how.qmin, how.qmax) * scale[:, None]
             error = np.square(back - real, out=back).sum(axis=1, dtype=np.float64)

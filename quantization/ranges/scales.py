@@ -16,7 +16,7 @@ class Scheme:
     """How real numbers map to integers.
 
     Args:
-        dtype: name of the quantized dtype: "qint8", "qint8_narrow" (weights: -127..127) or "quint8".
+        dtype: name of the quantized dtype: "qint8", "qint8_narrow" (weights: -127..127), "quint8", "qint16" or "qint4".
         symmetric: zero point 0, so signed integers cover [-a, a] and unsigned ones [0, a].
         qmin, qmax: integer bounds.
         reach: what the largest magnitude of a symmetric range maps to; None stands for qmax.
@@ -42,14 +42,18 @@ UNSIGNED = Scheme("quint8", True, 0, 255)
 SIGNED = Scheme("qint8", True, -128, 127)
 ASYMMETRIC = Scheme("quint8", False, 0, 255)
 ASYMMETRIC_SIGNED = Scheme("qint8", False, -128, 127)
+WIDE = Scheme("qint16", True, -32768, 32767)
 WEIGHT = Scheme("qint8_narrow", True, -127, 127)
+NARROW_WEIGHT = Scheme("qint4", True, -8, 7)
 
 SCHEMES = {
     "u8": UNSIGNED,
     "s8": SIGNED,
     "u8_asymmetric": ASYMMETRIC,
     "s8_asymmetric": ASYMMETRIC_SIGNED,
+    "s16": WIDE,
     "weight": WEIGHT,
+    "weight4": NARROW_WEIGHT,
 }
 
 

@@ -188,3 +188,22 @@ def test_options_replace_what_an_effort_chooses(folder):
 def test_a_wrong_effort_names_the_choices(folder):
     done = CliRunner().invoke(group, ["ptq", "net.onnx", "--data", "x.npy", "-o", "q.mgt", "--effort", "balance"])
     assert done.exit_code == 2 and "'fast', 'balanced'" in done.stderr
+
+
+def test_plan_only_shows_what_each_rule_hits(folder):
+    shown = json.loads(call("ptq", "net.onnx", "--plan-only", "--rule", "op:conv2d=w4a8", "--json"))
+    ((option, rule, names),) = shown["rules"]
+    assert (option, rule) == ("rule", "op:conv2d=w4a8")
+    assert {x["name"] for x in shown["layers"] if x["weights"] == "int4 per channel"} == set(names) != set()
+    assert "int4 per channel" in call("ptq", "net.onnx", "--plan-only", "--precision", "w4a8")
+
+
+def test_a_rule_without_layers_names_the_nearest(folder):
+    error = call("ptq", "net.onnx", "--plan-only", "--rule", "op:conv3d=w4a8", code=1)
+    assert "rule: 'op:conv3d' selects no layer; nearest: op:conv2d" in error
+
+
+def test_data_and_output_are_needed_without_plan_only(folder):
+    for given, missing in ((["--data", "x.npy"], "--output"), (["-o", "q.mgt"], "--data")):
+        done = CliRunner().invoke(group, ["ptq", "net.onnx", *given])
+        assert done.exit_code == 2 and f"Missing option '{missing}'" in done.stderr

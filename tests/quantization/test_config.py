@@ -1,8 +1,9 @@
 import pytest
 
 from megengine.core.errors import OptionError
-from megengine.quantization.pipeline.config import Layer, QuantConfig, select
+from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.profiles import PROFILES, Profile
+from megengine.quantization.pipeline.selection import Layer, select
 from megengine.quantization.ranges.scales import SCHEMES
 
 LAYERS = [

@@ -1,0 +1,234 @@
+"""Rules: which layers a text selects, and which integers the layers that it selects take."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from megengine.core.errors import OptionError, nearest
+from megengine.core.text import counted
+
+PRECISIONS: dict[str, tuple[int | None, int | None]] = {
+    "w8a8": (8, 8),
+    "w4a8": (4, 8),
+    "w8a16": (8, 16),
+    "w4a16": (4, 16),
+    "w8": (8, None),
+    "w4": (4, None),
+    "float": (None, None),
+}
+"""Bits of the weight and of the result of a layer; without bits of results only weights are integers."""
+
+INPUT = "input"  # what stands as op where a layer is an input of the network
+GRANULARITIES = ("per_channel", "per_tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The integers of one layer.
+
+    Args:
+        name: a name of `PRECISIONS`.
+        weights: "per_channel" or "per_tensor" scales.
+        group: weights along the sum that share a scale (0: all of a channel or tensor); for weights alone.
+        reason: what decided, in words.
+    """
+
+    name: str = "w8a8"
+    weights: str = "per_channel"
+    group: int = 0
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        for option, value, allowed in (
+            ("precision", self.name, tuple(PRECISIONS)),
+            ("weights", self.weights, GRANULARITIES),
+        ):
+            if value not in allowed:
+                raise OptionError(
+                    f"{option}: expected one of {', '.join(allowed)}, got {value!r}{nearest(str(value), allowed)}"
+                )
+        if type(self.group) is not int or self.group < 0:
+            raise OptionError(f"group: expected a number of weights from 0 on, got {self.group!r}")
+        if self.group and (self.activation_bits or not self.weight_bits):
+            raise OptionError(
+                f"group: {self.group} weights of {self.name} share a scale; integer sums take one scale a channel, "
+                "so groups are for weights alone: w4 or w8"
+            )
+
+    @property
+    def weight_bits(self) -> int | None:
+        return PRECISIONS[self.name][0]
+
+    @property
+    def activation_bits(self) -> int | None:
+        return PRECISIONS[self.name][1]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRule:
+    """Other integers for the layers that a text selects; what is "" or None stays as it is.
+
+    Args:
+        layers: which layers; see `Layer.matches`, and "first..last" for all between two nodes.
+        precision, weights, group: as in `Precision`.
+
+    Example:
+        >>> LayerRule.parse("classifier=w4,group:32")
+        LayerRule(layers='classifier', precision='w4', weights='', group=32)
+    """
+
+    layers: str
+    precision: str = ""
+    weights: str = ""
+    group: int | None = None
+
+    def __post_init__(self) -> None:
+        words = {"name": self.precision, "weights": self.weights}
+        Precision(**{name: word for name, word in words.items() if word})
+
+    @classmethod
+    def parse(cls, text: str) -> LayerRule:
+        """A rule from LAYERS=WORD[,WORD]: a precision, "per_channel" or "per_tensor", "group:N"."""
+        layers, equals, words = text.rpartition("=")
+        settings: dict[str, Any] = {}
+        for word in words.split(","):
+            kind, colon, count = word.partition(":")
+            if word in PRECISIONS:
+                settings["precision"] = word
+            elif word in GRANULARITIES:
+                settings["weights"] = word
+            elif colon and kind == "group" and count.isdecimal():
+                settings["group"] = int(count)
+            else:
+                known = (*PRECISIONS, *GRANULARITIES, "group:N")
+                raise OptionError(
+                    f"rule {text!r}: expected LAYERS=WORD[,WORD] with words of {', '.join(known)}, "
+                    f"got {word!r}{nearest(word, known)}"
+                )
+        if not equals or not layers:
+            raise OptionError(f"rule {text!r}: expected LAYERS=WORD[,WORD], such as classifier=w4,group:32")
+        return cls(layers, **settings)
+
+    def __str__(self) -> str:
+        words = (self.precision, self.weights, "" if self.group is None else f"group:{self.group}")
+        return f"{self.layers}={','.join(word for word in words if word)}"
+
+    def changed(self, old: Precision) -> Precision:
+        """A precision by this rule."""
+        return replace(
+            old,
+            name=self.precision or old.name,
+            weights=self.weights or old.weights,
+            group=old.group if self.group is None else self.group,
+            reason=f"rule {str(self)!r}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What selection rules see of a layer; `reads` are the names of the nodes that it reads."""
+
+    name: str
+    op: str
+    module: str = ""
+    reads: tuple[str, ...] = ()
+
+    def matches(self, rule: str) -> bool:
+        """Whether a rule selects the layer.
+
+        Rules are a module path ("features.0", with all below it), the name of a node, an op ("op:sigmoid"), a glob
+        ("features.*.conv") or a regular expression ("re:.*head.*"), the last two over names and paths.
+        """
+        kind, _, rest = rule.partition(":")
+        texts = [text for text in (self.name, self.module) if text]
+        if kind == "op" and rest:
+            return self.op == rest
+        if kind == "re" and rest:
+            try:
+                return any(re.fullmatch(rest, text) for text in texts)
+            except re.error as exc:
+                raise OptionError(f"{rule!r} is not a regular expression: {exc}") from exc
+        if any(sign in rule for sign in "*?["):
+            return any(fnmatchcase(text, rule) for text in texts)
+        return rule in texts or self.module.startswith(rule + ".")
+
+
+def hits(rule: str, layers: Sequence[Layer], option: str) -> list[str]:
+    """Names of the layers that a rule selects.
+
+    Raises:
+        OptionError: the rule is no regular expression, or selects nothing; the nearest names are given.
+    """
+    first, dots, last = rule.partition("..")
+    try:
+        found = _between(first, last, layers) if dots else [layer.name for layer in layers if layer.matches(rule)]
+    except OptionError as exc:
+        raise OptionError(f"{option}: {exc}") from exc
+    if not found:
+        raise OptionError(f"{option}: {rule!r} selects no layer{_nearest(rule, layers)}")
+    return found
+
+
+def _between(first: str, last: str, layers: Sequence[Layer]) -> list[str]:
+    """The layers on all ways from one node to another, both included, in order."""
+    behind = _reached(first, {layer.name: layer.reads for layer in layers})
+    readers: dict[str, list[str]] = {}
+    for layer in layers:
+        for name in layer.reads:
+            readers.setdefault(name, []).append(layer.name)
+    before = _reached(last, {layer.name: readers.get(layer.name, ()) for layer in reversed(layers)})
+    return [layer.name for layer in layers if layer.name in behind and layer.name in before]
+
+
+def _reached(start: str, neighbours: Mapping[str, Iterable[str]]) -> set[str]:
+    """Names from which neighbours lead to `start`, in one sweep: neighbours stand before."""
+    found: set[str] = set()
+    for name, others in neighbours.items():
+        if name == start or any(one in found for one in others):
+            found.add(name)
+    return found
+
+
+def select(rules: Iterable[str], layers: Iterable[Layer], option: str = "exclude") -> dict[str, str]:
+    """Names of the layers that the rules of an option select, each with the first rule that did.
+
+    Raises OptionError as `hits`.
+
+    Example:
+        >>> select(["head"], [Layer("conv1", "conv2d", "stem"), Layer("fc", "matmul", "head.fc")])
+        {'fc': 'head'}
+    """
+    layers = list(layers)
+    chosen: dict[str, str] = {}
+    for rule in rules:
+        for name in hits(rule, layers, option):
+            chosen.setdefault(name, rule)
+    return chosen
+
+
+def precisions(
+    general: Precision, rules: Iterable[LayerRule], exclude: Iterable[str], layers: Sequence[Layer]
+) -> dict[str, Precision]:
+    """The precision of every layer by name: the general one, changed by each rule that hits, in order.
+
+    Raises OptionError as `hits`.
+    """
+    result = {layer.name: general for layer in layers}
+    for rule in rules:
+        for name in hits(rule.layers, layers, "rule"):
+            result[name] = rule.changed(result[name])
+    for name, rule in select(exclude, [layer for layer in layers if layer.op != INPUT]).items():
+        result[name] = Precision("float", reason=f"excluded by {rule!r}")
+    return result
+
+
+def _nearest(rule: str, layers: Sequence[Layer]) -> str:
+    prefix, _, text = rule.partition(":") if rule.startswith(("op:", "re:")) else ("", "", rule)
+    words = {f"op:{x.op}" for x in layers} if prefix == "op" else {n for x in layers for n in (x.name, x.module) if n}
+    close = difflib.get_close_matches(rule if prefix == "op" else text, sorted(words), n=3, cutoff=0.4)
+    return f"; nearest: {', '.join(close)}" if close else f"; the model has {counted(len(layers), 'layer')}"
