@@ -2,8 +2,8 @@
 
 The squared error of a layer's output is e C e^T for the rounding errors e of one output channel and the covariance C of
 its inputs. GPTQ (Frantar et al. 2022) rounds one column after the other and moves the error of each to the columns that
-follow, by the Cholesky factor of C's inverse. Sweeps of coordinate descent follow, as in COMQ (Zhang et al. 2024):
-every integer moves to its best value while all others stay. Scales are kept.
+follow; with a factor of C itself, as in LDLQ (Chee et al. 2023), this takes no inverse. Sweeps of coordinate descent
+follow, as in COMQ (Zhang et al. 2024): every integer moves to its best value while all others stay. Scales are kept.
 """
 
 import numpy as np
@@ -61,49 +61,50 @@ def round_together(
         >>> round_together(np.array([[[0.4, 0.4]]]), both, -127, 127, np.array([[[0.0, 0.0]]])).sum()
         np.float64(1.0)
     """
-    width = steps.shape[2]
     variance = np.einsum("gkk->gk", covariance)
     level = DAMPING * variance.mean(axis=1)
-    level = np.where(level > 0, level, 1.0)
-    damped = covariance + level[:, None, None] * np.eye(width)
+    damped = covariance.copy()
+    np.einsum("gkk->gk", damped)[...] += np.where(level > 0, level, 1.0)[:, None]
     integers = _error_moved_on(steps, damped, lowest, highest)
+    slope = (integers - steps) @ damped
     for _ in range(SWEEPS):
-        _descend(integers, steps, damped, lowest, highest)
-    return np.where(_error(integers - steps, damped) < _error(nearest - steps, damped), integers, nearest)
-
-
-def _error(e: np.ndarray, c: np.ndarray) -> np.ndarray:
-    return ((e @ c) * e).sum(axis=2, keepdims=True)
+        _descend(integers, slope, damped, lowest, highest)
+    left = ((integers - steps) * slope).sum(axis=2, keepdims=True)
+    apart = nearest - steps
+    return np.where(left < ((apart @ damped) * apart).sum(axis=2, keepdims=True), integers, nearest)
 
 
 def _error_moved_on(steps: np.ndarray, c: np.ndarray, lowest: int, highest: int) -> np.ndarray:
-    factor = np.linalg.cholesky(np.linalg.inv(c)).transpose(0, 2, 1)
-    rest, integers = steps.copy(), np.empty_like(steps)
+    """Integers, one column after the other: each makes up for the errors of those before.
+
+    With c = U U^T, U upper triangular, the error is the sum over columns k of (U_kk e_k + sum of e_i U_ik, i < k)**2.
+    The Cholesky factor of c with its order turned, turned back, is U.
+    """
+    upper = np.linalg.cholesky(c[:, ::-1, ::-1])[:, ::-1, ::-1]
+    upper = upper / np.einsum("gkk->gk", upper)[:, None, :]
+    integers, errors = np.empty_like(steps), np.empty_like(steps)
     width = steps.shape[2]
     for start in range(0, width, BLOCK):
         stop = min(start + BLOCK, width)
-        errors = np.empty((*steps.shape[:2], stop - start))
+        rest = steps[:, :, start:stop] - errors[:, :, :start] @ upper[:, :start, start:stop]
         for j in range(start, stop):
-            column = rest[:, :, j]
-            integers[:, :, j] = np.clip(np.rint(column), lowest, highest)
-            error = (column - integers[:, :, j]) / factor[:, None, j, j]
-            rest[:, :, j:stop] -= error[:, :, None] * factor[:, None, j, j:stop]
-            errors[:, :, j - start] = error
-        rest[:, :, stop:] -= errors @ factor[:, start:stop, stop:]
+            integers[:, :, j] = np.clip(np.rint(rest[:, :, j - start]), lowest, highest)
+            error = errors[:, :, j] = integers[:, :, j] - steps[:, :, j]
+            rest[:, :, j - start + 1 :] -= error[:, :, None] * upper[:, None, j, j + 1 : stop]
     return integers
 
 
-def _descend(integers: np.ndarray, steps: np.ndarray, c: np.ndarray, lowest: int, highest: int) -> None:
-    """One sweep: every column moves to its best integers, in place."""
-    width = steps.shape[2]
-    slope = (integers - steps) @ c
+def _descend(integers: np.ndarray, slope: np.ndarray, c: np.ndarray, lowest: int, highest: int) -> None:
+    """One sweep: every column moves to its best integers, in place; `slope` is the errors times c."""
+    width = slope.shape[2]
     for start in range(0, width, BLOCK):
         stop = min(start + BLOCK, width)
         before = integers[:, :, start:stop].copy()
         near = slope[:, :, start:stop].copy()
         for j in range(start, stop):
-            old = integers[:, :, j]
+            old = integers[:, :, j].copy()
             new = np.clip(np.rint(old - near[:, :, j - start] / c[:, None, j, j]), lowest, highest)
-            near += (new - old)[:, :, None] * c[:, None, j, start:stop]
-            integers[:, :, j] = new
+            if (moved := new - old).any():
+                near += moved[:, :, None] * c[:, None, j, start:stop]
+                integers[:, :, j] = new
         slope += (integers[:, :, start:stop] - before) @ c[:, start:stop]

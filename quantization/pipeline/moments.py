@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import known_quantized
+from megengine.core.dtype import QuantizedDType, known_quantized
 from megengine.core.sizes import closed, is_open
 from megengine.quantization.ranges import MeanValue, Progress, stream
 from megengine.traced_module.ir.expr import Apply
@@ -14,7 +14,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 
 POSITIONS = 96
 """Positions of a picture (or rows of a matrix) that enter the products; neighbours are alike."""
-EXACT_ROWS = 258  # 258 * 255**2 < 2**24: float32 adds so many products of 8-bit integers exactly
+EXACT_ROWS = 1024  # 1024 * 128**2 == 2**24: float32 adds so many products of 8-bit integers exactly
 BUDGET = 400 << 20  # bytes of the matrices of one pass over the data
 
 
@@ -45,7 +45,7 @@ class Products:
         self.sums = np.zeros((self.groups, self.width))
 
     def update(self, windows: np.ndarray) -> None:
-        """Take float32 integers [groups, rows, K], at most 255 in magnitude."""
+        """Take float32 integers [groups, rows, K] from -128 to 127."""
         for start in range(0, windows.shape[1], EXACT_ROWS):
             part = windows[:, start : start + EXACT_ROWS]
             self.products += np.matmul(part.transpose(0, 2, 1), part)
@@ -67,15 +67,15 @@ def groups_and_width(layer: Apply) -> tuple[int, int]:
     return layer.attrs["groups"], weight[1] * weight[2] * weight[3]
 
 
-def windows_of(layer: Apply, integers: np.ndarray) -> np.ndarray:
-    """Float32 [groups, rows, K]: what the weight of a layer meets in one sample after the other, zero point 0."""
+def windows_of(layer: Apply, integers: np.ndarray, zero: float) -> np.ndarray:
+    """Float32 [groups, rows, K]: what the weight of a layer meets in one sample after the other; `zero` is padding."""
     groups, width = groups_and_width(layer)
     if layer.record.rows:
         rows = integers.reshape(-1, integers.shape[-2] if integers.ndim > 2 else 1, width)
         return rows[:, _positions(rows.shape[1])].reshape(1, -1, width)
     kernel, a = layer.inputs[1].spec.shape[2:], layer.attrs
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, a["dilation"], strict=True)]
-    padded = np.pad(integers, ((0, 0), (0, 0), *a["padding"]))
+    padded = np.pad(integers, ((0, 0), (0, 0), *a["padding"]), constant_values=zero)
     view = np.lib.stride_tricks.sliding_window_view(padded, reach, (2, 3))
     (down, right), (dy, dx) = a["stride"], a["dilation"]
     view = view[:, :, ::down, ::right, ::dy, ::dx]
@@ -157,7 +157,7 @@ def _sinks(
         if expr.record.dequantizes and edge in means:
             sinks[expr.outputs[0].name] = _update(means[edge].rounded, reads[edge])
         elif expr.record.quantizes and edge in readers:
-            sinks[expr.outputs[0].name] = _multiply(readers[edge], known_quantized(expr.attrs["dtype"]).zero_point)
+            sinks[expr.outputs[0].name] = _multiply(readers[edge], known_quantized(expr.attrs["dtype"]))
     return sinks
 
 
@@ -176,11 +176,17 @@ def _update(means: MeanValue, layer: Apply) -> Callable[[np.ndarray], None]:
     return update
 
 
-def _multiply(readers: Sequence[LayerInputs], zero_point: int) -> Callable[[np.ndarray], None]:
+def _multiply(readers: Sequence[LayerInputs], dtype: QuantizedDType) -> Callable[[np.ndarray], None]:
+    """What takes the integers of an edge, shifted to -128 to 127: the covariance is the same for any shift."""
+
+    def small(integers: np.ndarray) -> np.ndarray:
+        wide = np.right_shift(integers, 8) if dtype.itemsize > 1 else integers  # of 16 bits the first 8 tell enough
+        return wide.astype(np.float32) - np.float32(128 if dtype.storage == np.uint8 else 0)
+
     def update(integers: np.ndarray) -> None:
-        values = integers.astype(np.float32) - np.float32(zero_point)
+        values, zero = small(integers), float(small(np.asarray(dtype.zero_point, dtype.storage)))
         for one in readers:
             assert one.products is not None
-            one.products.update(windows_of(one.layer, values))
+            one.products.update(windows_of(one.layer, values, zero))
 
     return update

@@ -67,7 +67,7 @@ def test_windows_are_what_the_weight_meets(groups, stride):
     y = b.conv(b.x, 8, stride=stride, groups=groups)
     layer = b.done(y).outputs[0].expr
     x = np.random.default_rng(1).integers(-9, 9, (2, 4, 7, 6)).astype(np.float32)
-    windows = moments.windows_of(layer, x)
+    windows = moments.windows_of(layer, x, 0.0)
     weight = layer.inputs[1].expr.value.numpy().reshape(groups, 8 // groups, -1)
     products = np.einsum("gnk,gok->ngo", windows, weight).reshape(-1, 8) + layer.inputs[2].expr.value.numpy()
     (expected,) = interpret(b.g, [x])
@@ -76,13 +76,25 @@ def test_windows_are_what_the_weight_meets(groups, stride):
 
 def test_products_are_exact_sums_of_integers():
     rng = np.random.default_rng(0)
-    x = rng.integers(-255, 256, (2, 700, 9)).astype(np.float32)
+    x = rng.integers(-128, 128, (2, 2100, 9)).astype(np.float32)
     products = moments.Products(2, 9)
-    products.update(x[:, :400])
-    products.update(x[:, 400:])
+    products.update(x[:, :1200])
+    products.update(x[:, 1200:])
     exact = x.astype(np.int64)
     np.testing.assert_array_equal(products.products, np.einsum("gni,gnj->gij", exact, exact))
     np.testing.assert_array_equal(products.sums, exact.sum(1))
+
+
+def test_a_shift_of_the_integers_changes_no_covariance():
+    _, g = residual_net()
+    edge = next(e for e in g.exprs() if getattr(e, "op", "") == "conv2d")
+    for zero in (0.0, -128.0):
+        x = np.random.default_rng(1).integers(0, 128, edge.inputs[0].shape).astype(np.float32)
+        products = moments.Products(*moments.groups_and_width(edge))
+        products.update(moments.windows_of(edge, x + np.float32(zero), zero))
+        if not zero:
+            plain = products.covariance
+    np.testing.assert_allclose(products.covariance, plain, rtol=1e-9)
 
 
 def output_error(model, data):
