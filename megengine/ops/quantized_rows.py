@@ -94,7 +94,7 @@ def _qnorm_infer(
         if spec.shape != tail or spec.dtype != FLOAT32:
             raise ShapeError(f"qnorm: {name} is {spec.dtype} of shape {spec.shape}; expected float32 of shape {tail}")
     if not 0 < math.prod(tail) <= longest:
-        raise ShapeError(f"qnorm: rows of shape {tail}; expected 1 to {longest} elements")
+        raise ShapeError(f"qnorm: rows of shape {tail}; expected 1 to {counted(longest, 'element')}")
     if not 0 < E < np.inf:
         raise OptionError(f"qnorm: E is {E!r}; expected a positive number, eps / s_x**2")
     return TensorSpec(x.shape, target_dtype("qnorm", dtype), x.device)

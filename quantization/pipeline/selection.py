@@ -88,8 +88,7 @@ class LayerRule:
     group: int | None = None
 
     def __post_init__(self) -> None:
-        words = {"name": self.precision, "weights": self.weights}
-        Precision(**{name: word for name, word in words.items() if word})
+        Precision(self.precision or Precision().name, self.weights or Precision().weights)  # refuses unknown words
 
     @classmethod
     def parse(cls, text: str) -> LayerRule:
