@@ -135,7 +135,9 @@ def _linear_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     m = problem.inputs[0].size // k
     weights, bias, dtype = memory.bits(_dense(constants[1])), _bias(constants, n), problem.inputs[0].dtype.name
     activation, after = _activation(problem)
-    return _module.linear_step(m, k, n, dtype, dtype, weights, None, bias, activation, 0.0, 0.0, "", 1.0, after)
+    return _module.linear_step(
+        m, k, n, dtype, dtype, weights, None, bias, activation, 0.0, 0.0, "", 1.0, threads, after
+    )
 
 
 def _rows_usable(problem: Problem) -> str | None:
@@ -156,7 +158,7 @@ def _rows_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
     x, w = problem.inputs[0], constants[1]
     weights, dtype = memory.bits(_dense(w if problem.attrs.transpose_b else w.T)), x.dtype.name
     (n, k), bias = weights.shape, np.zeros(weights.shape[0], np.float32)
-    return _module.linear_step(x.size // k, k, n, dtype, dtype, weights, None, bias, "none", 0.0, 0.0, "", 1.0)
+    return _module.linear_step(x.size // k, k, n, dtype, dtype, weights, None, bias, "none", 0.0, 0.0, "", 1.0, threads)
 
 
 def _matmul_usable(problem: Problem) -> str | None:
@@ -284,7 +286,8 @@ def _qlinear_step(problem: Problem, constants: dict[int, np.ndarray], threads: i
     assert _module is not None
     k, n = problem.inputs[0].shape[-1], problem.inputs[1].shape[0]
     types = (_storage(problem.inputs[0].dtype), _storage(problem.outputs[0].dtype))
-    return _module.linear_step(problem.inputs[0].size // k, k, n, *types, *_integer_arguments(problem, constants))
+    m = problem.inputs[0].size // k
+    return _module.linear_step(m, k, n, *types, *_integer_arguments(problem, constants), threads)
 
 
 onednn_conv2d = step_kernel("onednn_conv2d", _conv_step, _layer_usable, packs=_WEIGHTS)

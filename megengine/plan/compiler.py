@@ -14,7 +14,7 @@ from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import runner
-from megengine.kernels import _core
+from megengine.kernels import _core, cpus
 from megengine.kernels.int8 import quantize_planes_step
 from megengine.kernels.kernel import StepKernel
 from megengine.kernels.memory import bits
@@ -175,7 +175,7 @@ class _Builder:
         """A buffer with the value in the other layout."""
         n, c, h, w = node.spec.shape
         target = self.new_buffer(node.spec)
-        capsule = _core.layout_step(storage_of(node.spec.dtype).itemsize, n, c, h * w, not to_rows)
+        capsule = _core.layout_step(storage_of(node.spec.dtype).itemsize, n, c, h * w, not to_rows, self.threads)
         name = "to_rows" if to_rows else "to_channels_last"
         self.steps.append(_Step(StepInfo(name, node.name, "own_layout", ""), capsule, [source], [target]))
         return target
@@ -318,7 +318,7 @@ class _Builder:
                     size = max(_nbytes(self.specs[b]), lifetimes[b].size if b in lifetimes else 0)
                     lifetimes[b] = Lifetime(size, first, i)
         offsets, total = place(lifetimes)
-        native = _core.Plan(total, self.threads)
+        native = _core.Plan(total, min(self.threads, cpus.quota()))
         ids: dict[int, int] = {b: native.add_input(_nbytes(self.specs[b])) for b in self.inputs}
         ids.update({b: native.add_output(_nbytes(self.specs[b])) for b in self.outputs})
         ids.update({b: native.add_constant(bits(a)) for b, a in self.constants.items()})

@@ -66,14 +66,12 @@ dnnl::convolution_forward::primitive_desc describe(const ConvShape& s, const Row
             a.attr};
 }
 
-Part make_part(const ConvShape& s, const Rows& r, ConvArguments& a, const AnyWeights& w, dim image,
-               dim batch) {
+Part make_part(const ConvShape& s, const Rows& r, ConvArguments& a, const void* w, dim image, dim batch) {
     const dims shape = s.groups > 1 ? dims{s.groups, s.o / s.groups, s.c / s.groups, s.kh, s.kw}
                                     : dims{s.o, s.c, s.kh, s.kw};
     auto pd = describe(s, r, a, dnnl::memory::desc(shape, a.wei, tag::any), batch);
     if (!a.weights || a.weights.get_desc() != pd.weights_desc())
-        a.weights =
-            packed({shape, a.wei, s.groups > 1 ? tag::goihw : tag::oihw}, w.data(), pd.weights_desc());
+        a.weights = packed({shape, a.wei, s.groups > 1 ? tag::goihw : tag::oihw}, w, pd.weights_desc());
     Part p;
     p.primitive = dnnl::convolution_forward(pd);
     p.src = dnnl::memory(pd.src_desc(), cpu_engine(), DNNL_MEMORY_NONE);
@@ -94,28 +92,56 @@ Part make_part(const ConvShape& s, const Rows& r, ConvArguments& a, const AnyWei
 // True if every piece of the output rows reads rows of the source; oneDNN takes no convolution of padding
 // alone.
 bool rows_divide(const ConvShape& s, dim pieces) {
-    if (s.oh < 2 * pieces) return false;
     for (dim i = 0; i < pieces; ++i)
         if (rows_of(s, s.oh * i / pieces, s.oh * (i + 1) / pieces).in_rows == 0) return false;
     return true;
 }
 
-// Several images are split by image, one image by output rows.
-void split(PartsStep& step, const ConvShape& s, ConvArguments& a, const AnyWeights& w, int threads) {
-    const dim pieces = std::max<dim>(1, threads);
-    if (pieces == 1 || (s.n == 1 && !rows_divide(s, pieces))) {
-        step.parts_list.push_back(make_part(s, rows_of(s, 0, s.oh), a, w, 0, s.n));
-        return;
+// The piece of the output channels [from, to), which another convolution computes.
+Part make_columns(const ConvShape& s, const ConvArguments& a, const std::byte* w, dim from, dim to) {
+    ConvShape of_piece = s;
+    of_piece.o = to - from;
+    ConvArguments b = a;
+    b.weights = {};
+    b.bias = columns_of(a.bias, from, to);
+    if (a.has_scales) b.scales = columns_of(a.scales, from, to);
+    const auto filter = static_cast<std::size_t>(s.c * s.kh * s.kw * from) * size_of(a.wei);
+    Part p = make_part(of_piece, rows_of(s, 0, s.oh), b, w + filter, 0, s.n);
+    p.place(s.n * s.oh * s.ow, from, to, s.o, size_of(a.dst));
+    return p;
+}
+
+// All in one part; several images by image, one image by output rows; all by output channels, first if that
+// leaves the last thread less to do.
+std::vector<Split> splits(const ConvShape& s, ConvArguments& a, const AnyWeights& w, int threads) {
+    const auto* data = static_cast<const std::byte*>(w.data());
+    const dim total = s.n > 1 ? s.n : s.oh, pieces = std::min<dim>(threads, s.n > 1 ? total : total / 2);
+    std::vector<Split> ways;
+    double largest = 1;
+    if (pieces > 1 && (s.n > 1 || rows_divide(s, pieces))) {
+        largest = static_cast<double>((total + pieces - 1) / pieces) / static_cast<double>(total);
+        ways.push_back([=, &s, &a](PartsStep& step) {
+            for (dim i = 0; i < pieces; ++i) {
+                const dim from = total * i / pieces, to = total * (i + 1) / pieces;
+                step.parts_list.push_back(s.n > 1
+                                              ? make_part(s, rows_of(s, 0, s.oh), a, data, from, to - from)
+                                              : make_part(s, rows_of(s, from, to), a, data, 0, 1));
+            }
+        });
     }
-    const dim total = s.n > 1 ? s.n : s.oh;
-    for (dim i = 0; i < pieces; ++i) {
-        const dim from = total * i / pieces, to = total * (i + 1) / pieces;
-        if (from == to) continue;
-        if (s.n > 1)
-            step.parts_list.push_back(make_part(s, rows_of(s, 0, s.oh), a, w, from, to - from));
-        else
-            step.parts_list.push_back(make_part(s, rows_of(s, from, to), a, w, 0, 1));
-    }
+    constexpr double kCopying = 100;  // a result of columns takes as long as so many products more
+    const dim depth = s.c * s.kh * s.kw;
+    const Columns columns(s.o, threads, s.n * s.oh * s.ow * depth);
+    const bool better = columns.largest() * (1 + kCopying / static_cast<double>(depth)) < largest;
+    if (s.groups == 1 && columns.pieces > 1)
+        ways.insert(better ? ways.begin() : ways.end(), [=, &s, &a](PartsStep& step) {
+            for (dim i = 0; i < columns.pieces; ++i)
+                step.parts_list.push_back(make_columns(s, a, data, columns.begin(i), columns.begin(i + 1)));
+        });
+    ways.push_back([=, &s, &a](PartsStep& step) {
+        step.parts_list.push_back(make_part(s, rows_of(s, 0, s.oh), a, data, 0, s.n));
+    });
+    return ways;
 }
 
 nb::object conv_step(std::vector<dim> shape, std::vector<dim> geometry, std::string src, std::string dst,
@@ -149,51 +175,91 @@ nb::object conv_step(std::vector<dim> shape, std::vector<dim> geometry, std::str
     a.attr = make_attr({activation, lo, hi, sum_type, sum_scale}, a.has_scales ? (s.groups > 1 ? 3 : 1) : -1);
     a.bias = copied(bias);
     if (scales) a.scales = copied(*scales);
-    auto step = std::make_unique<PartsStep>();
-    step->dst_index = sum_type.empty() ? 1 : 2;
-    step->after = function_in(after);
-    try {
-        split(*step, s, a, weights, threads);
-    } catch (const dnnl::error& e) {
-        throw std::runtime_error(std::string("oneDNN: ") + e.what());
-    }
-    return capsule(std::move(step));
+    return parts_step(splits(s, a, weights, threads), !sum_type.empty(), after,
+                      {a.src, static_cast<std::size_t>(s.n * s.c * s.h * s.w)},
+                      {a.dst, static_cast<std::size_t>(s.n * s.o * s.oh * s.ow)});
+}
+
+struct LinearArguments {
+    dim k, n;
+    dnnl::memory::data_type src, dst;
+    dnnl::primitive_attr attr;
+    const std::byte* weights;
+    dnnl::memory bias, scales;
+    bool has_scales;
+};
+
+// The rows [begin, end) of the result, of them the columns [from, to). `packing`: the packed weights, of the
+// first part.
+Part make_product(const LinearArguments& a, dim begin, dim end, dim from, dim to, dnnl::memory& packing) {
+    const dim m = end - begin, n = to - from;
+    const auto wt = weight_type(a.src);
+    dnnl::inner_product_forward::primitive_desc pd(
+        cpu_engine(), dnnl::prop_kind::forward_inference, dnnl::memory::desc({m, a.k}, a.src, tag::ab),
+        dnnl::memory::desc({n, a.k}, wt, tag::any),
+        dnnl::memory::desc({n}, dnnl::memory::data_type::f32, tag::x),
+        dnnl::memory::desc({m, n}, a.dst, tag::ab), a.attr);
+    const auto* weights = a.weights + static_cast<std::size_t>(from * a.k) * size_of(wt);
+    if (!packing || packing.get_desc() != pd.weights_desc())
+        packing = packed({{n, a.k}, wt, tag::ab}, weights, pd.weights_desc());
+    Part p;
+    p.primitive = dnnl::inner_product_forward(pd);
+    p.src = dnnl::memory(pd.src_desc(), cpu_engine(), DNNL_MEMORY_NONE);
+    p.dst = dnnl::memory(pd.dst_desc(), cpu_engine(), DNNL_MEMORY_NONE);
+    p.scratch = dnnl::memory(pd.scratchpad_desc(), cpu_engine(), DNNL_MEMORY_NONE);
+    p.dst_size = m * n;
+    p.args = {{DNNL_ARG_SRC, p.src},
+              {DNNL_ARG_WEIGHTS, packing},
+              {DNNL_ARG_BIAS, columns_of(a.bias, from, to)},
+              {DNNL_ARG_DST, p.dst},
+              {DNNL_ARG_SCRATCHPAD, p.scratch}};
+    if (a.has_scales)
+        p.args.insert({DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, columns_of(a.scales, from, to)});
+    p.place(m, from, to, a.n, size_of(a.dst));
+    p.src_offset = static_cast<std::size_t>(begin * a.k) * size_of(a.src);
+    p.dst_offset += static_cast<std::size_t>(begin * a.n) * size_of(a.dst);
+    return p;
+}
+
+// Many rows by rows, few by columns, for each of which the weights are read once; all in one part.
+std::vector<Split> splits(const LinearArguments& a, dim m, dim threads) {
+    constexpr dim kRows = 32;
+    const Columns columns(a.n, threads, m * a.k);
+    std::vector<Split> ways;
+    if (columns.pieces > 1 && m >= kRows * threads)
+        ways.push_back([=, &a](PartsStep& step) {
+            dnnl::memory packing;
+            for (dim i = 0; i < threads; ++i)
+                step.parts_list.push_back(
+                    make_product(a, m * i / threads, m * (i + 1) / threads, 0, a.n, packing));
+        });
+    else if (columns.pieces > 1)
+        ways.push_back([=, &a](PartsStep& step) {
+            for (dim i = 0; i < columns.pieces; ++i) {
+                dnnl::memory packing;
+                step.parts_list.push_back(
+                    make_product(a, 0, m, columns.begin(i), columns.begin(i + 1), packing));
+            }
+        });
+    ways.push_back([=, &a](PartsStep& step) {
+        dnnl::memory packing;
+        step.parts_list.push_back(make_product(a, 0, m, 0, a.n, packing));
+    });
+    return ways;
 }
 
 nb::object linear_step(dim m, dim k, dim n, std::string src, std::string dst, AnyWeights weights,
                        std::optional<F32> scales, F32 bias, std::string activation, float lo, float hi,
-                       std::string sum_type, float sum_scale, const nb::object& after) {
+                       std::string sum_type, float sum_scale, int threads, const nb::object& after) {
     OneOmpThread one;
-    const auto st = data_type(src), dt = data_type(dst);
-    const auto wt = weight_type(st);
-    auto attr = make_attr({activation, lo, hi, sum_type, sum_scale}, scales ? 1 : -1);
-    auto step = std::make_unique<PartsStep>();
-    step->dst_index = sum_type.empty() ? 1 : 2;
-    step->after = function_in(after);
-    try {
-        dnnl::inner_product_forward::primitive_desc pd(
-            cpu_engine(), dnnl::prop_kind::forward_inference, dnnl::memory::desc({m, k}, st, tag::ab),
-            dnnl::memory::desc({n, k}, wt, tag::any),
-            dnnl::memory::desc({n}, dnnl::memory::data_type::f32, tag::x),
-            dnnl::memory::desc({m, n}, dt, tag::ab), attr);
-        Part p;
-        p.primitive = dnnl::inner_product_forward(pd);
-        p.src = dnnl::memory(pd.src_desc(), cpu_engine(), DNNL_MEMORY_NONE);
-        p.dst = dnnl::memory(pd.dst_desc(), cpu_engine(), DNNL_MEMORY_NONE);
-        p.scratch = dnnl::memory(pd.scratchpad_desc(), cpu_engine(), DNNL_MEMORY_NONE);
-        p.dst_size = m * n;
-        auto packed_weights = packed({{n, k}, wt, tag::ab}, weights.data(), pd.weights_desc());
-        p.args = {{DNNL_ARG_SRC, p.src},
-                  {DNNL_ARG_WEIGHTS, packed_weights},
-                  {DNNL_ARG_BIAS, copied(bias)},
-                  {DNNL_ARG_DST, p.dst},
-                  {DNNL_ARG_SCRATCHPAD, p.scratch}};
-        if (scales) p.args.insert({DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, copied(*scales)});
-        step->parts_list.push_back(std::move(p));
-    } catch (const dnnl::error& e) {
-        throw std::runtime_error(std::string("oneDNN: ") + e.what());
-    }
-    return capsule(std::move(step));
+    LinearArguments a{k, n, data_type(src), data_type(dst)};
+    a.attr = make_attr({activation, lo, hi, sum_type, sum_scale}, scales ? 1 : -1);
+    a.weights = static_cast<const std::byte*>(weights.data());
+    a.bias = copied(bias);
+    a.has_scales = scales.has_value();
+    if (scales) a.scales = copied(*scales);
+    return parts_step(splits(a, m, threads), !sum_type.empty(), after,
+                      {a.src, static_cast<std::size_t>(m * k)}, {a.dst, static_cast<std::size_t>(m * n)});
 }
 
 }  // namespace
@@ -205,7 +271,7 @@ void bind_conv(nb::module_& m) {
           arg("sum_scale"), arg("threads"), arg("after") = nb::none());
     m.def("linear_step", &linear_step, arg("m"), arg("k"), arg("n"), arg("src"), arg("dst"), arg("weights"),
           arg("scales").none(), arg("bias"), arg("activation"), arg("lo"), arg("hi"), arg("sum_type"),
-          arg("sum_scale"), arg("after") = nb::none());
+          arg("sum_scale"), arg("threads"), arg("after") = nb::none());
 }
 
 }  // namespace mge

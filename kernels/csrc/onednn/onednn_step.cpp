@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <stdexcept>
@@ -52,6 +53,8 @@ dnnl::memory::data_type data_type(const std::string& name) {
     if (name == "bfloat16") return dt::bf16;
     throw std::invalid_argument("oneDNN step: no data type " + name);
 }
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 std::size_t size_of(dnnl::memory::data_type type) { return dnnl::memory::data_type_size(type); }
 
@@ -119,9 +122,44 @@ dnnl::memory copied(const F32& values) {
     return m;
 }
 
+dnnl::memory columns_of(const dnnl::memory& values, dnnl::memory::dim from, dnnl::memory::dim to) {
+    dnnl::memory m({{to - from}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::x}, cpu_engine());
+    std::memcpy(m.get_data_handle(), static_cast<const float*>(values.get_data_handle()) + from,
+                static_cast<std::size_t>(to - from) * sizeof(float));
+    return m;
+}
+
+Columns::Columns(dim all, dim most, dim work) : total(all), grain(all >= 128 * most ? 64 : 16) {
+    constexpr dim kLeast = 1 << 15;  // products of a piece that is worth a thread
+    const dim units = (total + grain - 1) / grain;
+    pieces = std::max<dim>(1, std::min({most, units, total * work / kLeast}));
+}
+
+Columns::dim Columns::begin(dim piece) const {
+    const dim units = (total + grain - 1) / grain;
+    return std::min(total, units * piece / pieces * grain);
+}
+
+double Columns::largest() const {
+    dim most = 0;
+    for (dim i = 0; i < pieces; ++i) most = std::max(most, begin(i + 1) - begin(i));
+    return static_cast<double>(most) / static_cast<double>(std::max<dim>(total, 1));
+}
+
+void Part::place(std::int64_t count, std::int64_t from, std::int64_t to, std::int64_t total,
+                 std::size_t item) {
+    dst_offset = static_cast<std::size_t>(from) * item;
+    if (to - from == total || count == 1) return;  // in one piece
+    rows = static_cast<std::size_t>(count);
+    width = static_cast<std::size_t>(to - from) * item;
+    pitch = static_cast<std::size_t>(total) * item;
+}
+
+std::size_t Part::scratch_bytes() const { return aligned(scratch.get_desc().get_size()) + rows * width; }
+
 std::size_t PartsStep::scratch_bytes() const {
     std::size_t most = 0;
-    for (const Part& p : parts_list) most = std::max(most, p.scratch.get_desc().get_size());
+    for (const Part& p : parts_list) most = std::max(most, p.scratch_bytes());
     return most;
 }
 
@@ -129,12 +167,70 @@ void PartsStep::run(int part, std::byte* const* buffers, std::byte* scratch) con
     run_primitive([&] {
         const Part& p = parts_list[static_cast<std::size_t>(part)];
         const std::lock_guard lock(*p.busy);
+        std::byte* const place = buffers[dst_index] + p.dst_offset;
+        std::byte* const dst = p.rows ? scratch + aligned(p.scratch.get_desc().get_size()) : place;
+        if (dst_index == 2)  // the residual is where the result is to be
+            for (std::size_t r = 0; r < p.rows; ++r)
+                std::memcpy(dst + r * p.width, place + r * p.pitch, p.width);
         p.src.set_data_handle(buffers[0] + p.src_offset);
-        p.dst.set_data_handle(buffers[dst_index] + p.dst_offset);
+        p.dst.set_data_handle(dst);
         p.scratch.set_data_handle(scratch);
         p.primitive.execute(this_thread_stream(), p.args);
-        if (after.apply) after(reinterpret_cast<float*>(buffers[dst_index] + p.dst_offset), p.dst_size);
+        if (after.apply) after(reinterpret_cast<float*>(dst), p.dst_size);
+        for (std::size_t r = 0; r < p.rows; ++r) std::memcpy(place + r * p.pitch, dst + r * p.width, p.width);
     });
+}
+
+namespace {
+
+// Floats of either size between -2 and 2, or bytes.
+std::vector<std::byte> noise(const Values& v) {
+    std::vector<std::byte> made(v.count * size_of(v.type) + 64);
+    std::uint32_t state = 1;
+    const auto next = [&state] { return state = state * 1664525u + 1013904223u; };
+    const bool wide = v.type == dnnl::memory::data_type::f32;
+    for (std::size_t i = 0; i < v.count; ++i) {
+        const float value = static_cast<float>(static_cast<std::int32_t>(next())) * 0x1p-30f;
+        std::memcpy(made.data() + i * size_of(v.type),
+                    reinterpret_cast<const std::byte*>(&value) + (wide ? 0 : 2), size_of(v.type));
+    }
+    return made;
+}
+
+std::vector<std::byte> result_of(const PartsStep& step, std::vector<std::byte>& src, const Values& dst) {
+    auto made = noise(dst);  // the residual
+    const std::unique_ptr<std::byte, void (*)(void*)> scratch(
+        static_cast<std::byte*>(std::aligned_alloc(64, aligned(step.scratch_bytes() + 4096))), std::free);
+    std::byte* buffers[3] = {src.data(), made.data(), made.data()};
+    for (int part = 0; part < step.parts(); ++part) step.run(part, buffers, scratch.get());
+    return made;
+}
+
+}  // namespace
+
+nanobind::object parts_step(const std::vector<Split>& splits, bool residual, const nanobind::object& after,
+                            Values src, Values dst) {
+    const auto made = [&](const Split& split) {
+        auto step = std::make_unique<PartsStep>();
+        step->dst_index = residual ? 2 : 1;
+        step->after = function_in(after);
+        split(*step);
+        return step;
+    };
+    const bool exact = src.type != dnnl::memory::data_type::f32 && src.type != dnnl::memory::data_type::bf16;
+    try {
+        if (exact) return capsule(made(splits.front()));
+        auto whole = made(splits.back());
+        auto values = noise(splits.size() > 1 ? src : Values{src.type, 0});
+        for (std::size_t i = 0; i + 1 < splits.size(); ++i) {
+            auto parts = made(splits[i]);
+            if (result_of(*parts, values, dst) == result_of(*whole, values, dst))
+                return capsule(std::move(parts));
+        }
+        return capsule(std::move(whole));
+    } catch (const dnnl::error& e) {
+        throw std::runtime_error(std::string("oneDNN: ") + e.what());
+    }
 }
 
 void report(const dnnl::error& e) noexcept {

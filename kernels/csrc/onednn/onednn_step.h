@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -32,6 +33,7 @@ using AnyWeights = nanobind::ndarray<nanobind::ro, nanobind::c_contig, nanobind:
 
 dnnl::memory::data_type data_type(const std::string& name);
 std::size_t size_of(dnnl::memory::data_type type);
+std::size_t aligned(std::size_t bytes);  // for vectors
 // Of layers that take values of a type: theirs, or 8-bit integers.
 dnnl::memory::data_type weight_type(dnnl::memory::data_type source);
 
@@ -50,6 +52,17 @@ FloatFunction function_in(const nanobind::object& capsule);
 
 dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted);
 dnnl::memory copied(const F32& values);
+dnnl::memory columns_of(const dnnl::memory& values, dnnl::memory::dim from, dnnl::memory::dim to);
+
+// A result of `total` columns in pieces of whole vectors; `work`: products for each column.
+struct Columns {
+    using dim = dnnl::memory::dim;
+    Columns(dim total, dim most, dim work);
+    dim total, grain, pieces;
+
+    dim begin(dim piece) const;
+    double largest() const;  // share of the longest piece
+};
 
 // A primitive that was created does not fail when it runs; if it does, the error is printed.
 void report(const dnnl::error& e) noexcept;
@@ -71,8 +84,15 @@ struct Part {
     dnnl::memory src, dst, scratch;
     std::size_t src_offset = 0, dst_offset = 0;
     std::int64_t dst_size = 0;  // numbers
+    // Of columns of the result, which the library cannot write in their place: their rows, and bytes of a row
+    // of the part and of the whole. They are computed in scratch memory.
+    std::size_t rows = 0, width = 0, pitch = 0;
     // Eager calls of several Python threads share one cached step: its handles belong to one run at a time.
     std::unique_ptr<std::mutex> busy = std::make_unique<std::mutex>();
+
+    // Lets the result be the columns [from, to) of `total` in so many rows.
+    void place(std::int64_t count, std::int64_t from, std::int64_t to, std::int64_t total, std::size_t item);
+    std::size_t scratch_bytes() const;  // of the primitive and the columns
 };
 
 // Runs Part p: buffers are src, [residual, which is dst], dst.
@@ -86,5 +106,16 @@ class PartsStep final : public Step {
     std::size_t scratch_bytes() const override;
     void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override;
 };
+
+using Split = std::function<void(PartsStep&)>;  // fills the parts
+struct Values {
+    dnnl::memory::data_type type;
+    std::size_t count;
+};
+
+// A step with the first of the splits that gives the bits of the last one, which is the whole: the library
+// may add in another order where lengths differ.
+nanobind::object parts_step(const std::vector<Split>& splits, bool residual, const nanobind::object& after,
+                            Values src, Values dst);
 
 }  // namespace mge

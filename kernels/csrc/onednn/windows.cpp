@@ -20,8 +20,6 @@ using tag = dnnl::memory::format_tag;
 using desc = dnnl::memory::desc;
 constexpr auto kFloat = dnnl::memory::data_type::f32;
 
-std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 desc in_rows(const dims& shape) {
     return {shape, kFloat, shape.size() == 4 ? tag::abcd : shape.size() == 5 ? tag::abcde : tag::abcdef};
 }

@@ -75,7 +75,8 @@ double thread_cpu() {
 
 class Plan {
   public:
-    Plan(std::size_t arena_bytes, int threads) : arena_(allocate(arena_bytes)), pool_(threads) {}
+    Plan(std::size_t arena_bytes, int threads)
+        : arena_(allocate(arena_bytes)), threads_(std::max(threads, 1)) {}
 
     int add_arena(std::size_t offset) { return add({Kind::kArena, offset}); }
     int add_input(std::size_t bytes) {
@@ -135,12 +136,13 @@ class Plan {
             prepare();
             std::vector<std::byte*> base = resolve(inputs, outputs);
             std::vector<std::byte*> pointers;
+            Team team(threads_);
             for (const Entry& e : entries_) {
                 const double begin = times ? thread_cpu() : 0;
                 pointers.clear();
                 for (int b : e.buffers) pointers.push_back(base[b]);
                 const bool refused = e.otherwise && e.step->refuses(pointers.data());
-                run_step(refused ? e.otherwise : e.step, pointers.data());
+                run_step(team, refused ? e.otherwise : e.step, pointers.data());
                 if (times) times->push_back(thread_cpu() - begin);
                 if ((e.python || refused) && error_set()) {
                     failed = true;
@@ -201,7 +203,7 @@ class Plan {
 
     void prepare() {
         const InKernel running;
-        if (!scratch_) scratch_ = allocate(scratch_each_ * static_cast<std::size_t>(pool_.threads()) * 4);
+        if (!scratch_) scratch_ = allocate(scratch_each_ * static_cast<std::size_t>(threads_));
     }
 
     std::vector<std::byte*> resolve(const std::vector<AnyArray>& in, const std::vector<AnyArray>& out) const {
@@ -226,22 +228,16 @@ class Plan {
         return base;
     }
 
-    void run_step(const Step* step, std::byte* const* pointers) {
+    void run_step(Team& team, const Step* step, std::byte* const* pointers) {
         const InKernel running;
-        const int parts = step->parts();
         std::byte* scratch = scratch_.get();
-        const std::size_t each = scratch_each_;
-        if (parts == 1) {
-            step->run(0, pointers, scratch);
-            return;
-        }
-        pool_.run(parts, [&](int part) {
-            step->run(part, pointers, scratch + each * static_cast<std::size_t>(part));
+        team.run(step->parts(), [&](int part, int member) {
+            step->run(part, pointers, scratch + scratch_each_ * static_cast<std::size_t>(member));
         });
     }
 
     Memory arena_, scratch_;
-    ThreadPool pool_;
+    int threads_;
     ForkMutex mutex_;
     std::vector<Buffer> buffers_;
     std::vector<Entry> entries_;

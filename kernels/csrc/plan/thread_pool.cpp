@@ -1,10 +1,14 @@
 #include "plan/thread_pool.h"
 
+#include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
-#include <condition_variable>
+#include <chrono>
+#include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -15,9 +19,10 @@
 namespace mge {
 namespace {
 
-// Workers look for new work this many times before they sleep: about 20 us, longer than the gap between two
-// steps.
-constexpr int kSpins = 2000;
+// A wait looks this many times, about 15 us; then it yields its core between looks; then it sleeps. To wake a
+// thread takes 50 us and more, as long as a step of a small network.
+constexpr int kLooks = 1000;
+constexpr std::chrono::microseconds kYielding{500};
 
 void relax() {
 #if defined(MGE_X86)
@@ -27,89 +32,184 @@ void relax() {
 #endif
 }
 
+void await_change(const std::atomic<int>& value, int old) {
+    for (int i = 0; i < kLooks; ++i) {
+        if (value.load(std::memory_order_acquire) != old) return;
+        relax();
+    }
+    for (const auto end = std::chrono::steady_clock::now() + kYielding;
+         std::chrono::steady_clock::now() < end;) {
+        if (value.load(std::memory_order_acquire) != old) return;
+        std::this_thread::yield();
+    }
+    value.wait(old, std::memory_order_acquire);
+}
+
 }  // namespace
 
-struct ThreadPool::Workers {
-    std::vector<std::thread> threads;
-    std::mutex mutex;
-    std::condition_variable wake;
-    std::atomic<unsigned> generation{0};
-    std::atomic<int> next{0}, left{0};
-    std::atomic<bool> stop{false};
-    int parts = 0;
-    const std::function<void(int)>* job = nullptr;
+// What a caller and the workers that it borrowed share, from its first step to its last.
+struct Round {
+    using Job = std::function<void(int, int)>;
 
-    void take() {
-        for (int part = next.fetch_add(1); part < parts; part = next.fetch_add(1)) {
-            (*job)(part);
-            left.fetch_sub(1, std::memory_order_acq_rel);
-        }
+    // The number of the step in the high half, its next part in the low half: whoever moves it on owns the
+    // part, and then the step is not over, so `job` and `parts` belong to it.
+    std::atomic<std::uint64_t> next{0};
+    std::atomic<int> parts{0};
+    std::atomic<const Job*> job{nullptr};
+    std::atomic<int> left{0};
+    std::atomic<int> step{0};  // changes with each step; workers wait for it
+    std::atomic<bool> over{false};
+    std::vector<struct Worker*> workers;
+
+    void begin(int count, const Job& work) {
+        parts.store(count, std::memory_order_relaxed);
+        job.store(&work, std::memory_order_relaxed);
+        left.store(count, std::memory_order_relaxed);
+        next.store(((next.load(std::memory_order_relaxed) >> 32) + 1) << 32, std::memory_order_release);
+        step.fetch_add(1, std::memory_order_release);
+        step.notify_all();
     }
 
-    void loop() {
-        unsigned seen = 0;
+    void take(int member) {
+        std::uint64_t at = next.load(std::memory_order_acquire);
         while (true) {
-            for (int i = 0; i < kSpins && generation.load(std::memory_order_acquire) == seen; ++i) relax();
-            {
-                std::unique_lock lock(mutex);
-                wake.wait(lock, [&] { return stop || generation.load() != seen; });
-                if (stop) return;
-                seen = generation.load();
-                ++inside;
-            }
-            take();
-            --inside;
+            const int part = static_cast<int>(at & 0xffffffffu);
+            const Job* work = job.load(std::memory_order_relaxed);
+            if (part >= parts.load(std::memory_order_relaxed)) return;
+            if (!next.compare_exchange_weak(at, at + 1, std::memory_order_acq_rel, std::memory_order_acquire))
+                continue;
+            (*work)(part, member);
+            ++at;
+            if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) left.notify_one();
         }
     }
 
-    std::atomic<int> inside{0};  // workers that may still look at the current job
+    void finish() {
+        for (int l = left.load(std::memory_order_acquire); l > 0; l = left.load(std::memory_order_acquire))
+            await_change(left, l);
+    }
+
+    void serve(int member) {
+        for (int seen = 0; !over.load(std::memory_order_acquire);) {
+            await_change(step, seen);
+            seen = step.load(std::memory_order_acquire);
+            take(member);
+        }
+    }
 };
 
-ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {}
+namespace {
 
-void ThreadPool::start() {
-    if (workers_ && pid_ != getpid())
-        (void)workers_.release();  // the parent's threads do not exist in this process
-    if (workers_) return;
-    workers_ = std::make_unique<Workers>();
-    pid_ = getpid();
-    for (int i = 1; i < threads_; ++i) workers_->threads.emplace_back([w = workers_.get()] { w->loop(); });
+// Workers of a process. They are never ended: those of a parent do not exist in the child of a fork, which
+// makes its own.
+struct Pool {
+    const pid_t pid = getpid();
+    std::mutex mutex;
+    std::vector<struct Worker*> idle;
+    int workers = 0;
+};
+
+}  // namespace
+
+struct Worker {
+    Pool& pool;
+    std::shared_ptr<Round> round;  // the next one; guarded by the pool's mutex
+    int member = 0;
+    std::atomic<int> calls{0};
+
+    void loop() {
+        for (int seen = 0;;) {
+            await_change(calls, seen);
+            std::shared_ptr<Round> mine;
+            int number = 0;
+            {
+                const std::lock_guard lock(pool.mutex);
+                seen = calls.load(std::memory_order_relaxed);
+                mine = std::move(round);
+                number = member;
+            }
+            if (mine) mine->serve(number);
+        }
+    }
+};
+
+namespace {
+
+Pool& pool_of_this_process() {
+    static std::atomic<Pool*> pool{new Pool};
+    Pool* current = pool.load(std::memory_order_acquire);
+    if (current->pid == getpid()) return *current;
+    auto* made = new Pool;
+    if (pool.compare_exchange_strong(current, made, std::memory_order_acq_rel)) return *made;
+    delete made;  // another thread of the child was first
+    return *current;
 }
 
-ThreadPool::~ThreadPool() {
-    if (!workers_) return;
-    if (pid_ != getpid()) {
-        (void)workers_.release();
-        return;
-    }
-    {
-        std::lock_guard lock(workers_->mutex);
-        workers_->stop = true;
-    }
-    workers_->wake.notify_all();
-    for (auto& t : workers_->threads) t.join();
+int usable_cpus() {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0
+               ? CPU_COUNT(&set)
+               : static_cast<int>(std::thread::hardware_concurrency());
 }
 
-void ThreadPool::run(int parts, const std::function<void(int)>& job) {
-    if (parts <= 1 || threads_ == 1) {
-        for (int part = 0; part < parts; ++part) job(part);
+// A new worker, or none if the system makes no thread.
+Worker* hire(Pool& pool) {
+    auto worker = std::make_unique<Worker>(pool);
+    try {
+        std::thread([w = worker.get()] { w->loop(); }).detach();
+    } catch (const std::system_error&) {
+        return nullptr;
+    }
+    ++pool.workers;
+    return worker.release();
+}
+
+}  // namespace
+
+Team::Team(int threads) {
+    if (threads < 2) return;
+    const int others = usable_cpus() - 1, wanted = std::min(threads - 1, others);
+    if (wanted < 1) return;
+    Pool& pool = pool_of_this_process();
+    auto round = std::make_shared<Round>();
+    const std::lock_guard lock(pool.mutex);
+    while (static_cast<int>(round->workers.size()) < wanted) {
+        Worker* worker = nullptr;
+        if (!pool.idle.empty()) {
+            worker = pool.idle.back();
+            pool.idle.pop_back();
+        } else if (pool.workers < others) {
+            worker = hire(pool);
+        }
+        if (!worker) break;
+        round->workers.push_back(worker);
+        worker->round = round;
+        worker->member = static_cast<int>(round->workers.size());
+        worker->calls.fetch_add(1, std::memory_order_release);
+        worker->calls.notify_one();
+    }
+    if (!round->workers.empty()) round_ = std::move(round);
+}
+
+Team::~Team() {
+    if (!round_) return;
+    round_->over.store(true, std::memory_order_release);
+    round_->step.fetch_add(1, std::memory_order_release);
+    round_->step.notify_all();
+    Pool& pool = round_->workers[0]->pool;
+    if (pool.pid != getpid()) return;  // forked since: the workers are the parent's
+    const std::lock_guard lock(pool.mutex);
+    pool.idle.insert(pool.idle.end(), round_->workers.begin(), round_->workers.end());
+}
+
+void Team::run(int parts, const std::function<void(int, int)>& job) {
+    if (!round_ || parts <= 1) {
+        for (int part = 0; part < parts; ++part) job(part, 0);
         return;
     }
-    start();
-    auto& w = *workers_;
-    {
-        std::lock_guard lock(w.mutex);
-        while (w.inside.load(std::memory_order_acquire) > 0) relax();  // a late worker of the last job
-        w.parts = parts;
-        w.job = &job;
-        w.left.store(parts);
-        w.next.store(0);
-        w.generation.fetch_add(1, std::memory_order_release);
-    }
-    w.wake.notify_all();
-    w.take();
-    while (w.left.load(std::memory_order_acquire) > 0 || w.inside.load(std::memory_order_acquire) > 0)
-        relax();
+    round_->begin(parts, job);
+    round_->take(0);
+    round_->finish();
 }
 
 }  // namespace mge

@@ -1,31 +1,29 @@
-// Thread pool of the plans: parts of one step run at the same time, the caller takes part, and a barrier ends
-// the step.
+// The worker threads of the process, which all plans share. A run of a plan borrows some: they wait for its
+// steps and take parts of them, the caller too.
 #pragma once
 #include <functional>
 #include <memory>
 
 namespace mge {
 
-class ThreadPool {
+struct Round;
+
+// Threads for one run: the caller and up to `threads` - 1 workers, of which the process has one fewer than
+// CPUs.
+class Team {
   public:
-    explicit ThreadPool(int threads);
-    ~ThreadPool();
-    ThreadPool(const ThreadPool&) = delete;
-    ThreadPool& operator=(const ThreadPool&) = delete;
+    explicit Team(int threads);
+    ~Team();
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
 
-    int threads() const { return threads_; }
-
-    // Calls job(part) for part in [0, parts), spread over the threads; returns when all are done. After
-    // fork() the child has no workers: they are made anew at the first call.
-    void run(int parts, const std::function<void(int)>& job);
+    // Calls job(part, member) for part in [0, parts) and returns when all are done. Parts go to whoever is
+    // free: the caller computes all of them if no worker comes, as in the child of a fork. Members have
+    // numbers below `threads`; those of calls at the same time differ.
+    void run(int parts, const std::function<void(int, int)>& job);
 
   private:
-    struct Workers;
-    void start();
-
-    int threads_;
-    int pid_ = 0;
-    std::unique_ptr<Workers> workers_;
+    std::shared_ptr<Round> round_;  // none without workers
 };
 
 }  // namespace mge
