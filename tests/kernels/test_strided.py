@@ -119,13 +119,15 @@ def test_broadcasting(op, shapes, swapped):
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize(("channels", "pixels"), [(1, 5), (2, 40), (3, 70), (15, 16), (16, 17), (24, 130), (67, 63)])
+@pytest.mark.parametrize(
+    ("channels", "pixels"), [(1, 5), (2, 40), (3, 70), (15, 16), (16, 17), (24, 130), (67, 63), (24, 700)]
+)
 def test_layouts(channels, pixels, dtype):
     """Every tile and rest of a transposed matrix, from rows to channels-last and back."""
     x = array_of((2, channels, pixels), dtype)
     there, back = (np.full(x.nbytes + GUARD, 0xA5, np.uint8) for _ in range(2))
     for source, target, to_channels_last in ((x, there, True), (there[: x.nbytes], back, False)):
-        step = _core.layout_step(x.itemsize, 2, channels, pixels, to_channels_last)
+        step = _core.layout_step(x.itemsize, 2, channels, pixels, to_channels_last, threads=3)
         _core.run_step(step, [source.view(np.uint8), target[: x.nbytes]])
         assert (target[x.nbytes :] == 0xA5).all()
     wanted = np.ascontiguousarray(x.transpose(0, 2, 1))
