@@ -9,13 +9,16 @@ import pytest
 import megengine.functional as F
 import megengine.module as M
 from megengine import plan
+from megengine.convert.onnx import export_qdq, load
 from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import OptionError, QuantizationError
+from megengine.core.errors import GraphError, OptionError, QuantizationError
 from megengine.quantization import PROFILES, LayerRule, Precision, QuantConfig, preview, quantize_model, verify
+from megengine.quantization.pipeline.fold import fold
+from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.ranges import SCHEMES
 from megengine.random import seed
 from megengine.tensor import Tensor
-from megengine.traced_module import trace_module
+from megengine.traced_module import lower, trace_module
 from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Apply, Constant
 
@@ -252,3 +255,27 @@ def test_a_rule_as_text():
     rule = LayerRule("classifier", precision="w4", group=32)
     assert LayerRule.parse(str(rule)) == rule
     assert rule.changed(Precision()) == Precision("w4", group=32, reason="rule 'classifier=w4,group:32'")
+
+
+@pytest.mark.parametrize(("precision", "opset"), [("w8a8", 17), ("w4a8", 21), ("w8a16", 21), ("w4a16", 21), ("w4", 21)])
+def test_qdq_files_hold_the_integers_and_give_them_back(net, pictures, precision, opset, tmp_path):
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    made = quantize_model(net, pictures, QuantConfig(precision=precision))
+    export_qdq(made, tmp_path / "net.onnx")
+    proto = onnx.load(tmp_path / "net.onnx")
+    assert proto.opset_import[0].version == opset
+    kinds = {t.data_type for t in proto.graph.initializer}
+    assert (onnx.TensorProto.INT4 in kinds) == precision.startswith("w4")
+    assert (onnx.TensorProto.INT16 in kinds) == precision.endswith("a16")
+    (x,) = pictures[0]
+    again = integerize(fold(lower(load(tmp_path / "net.onnx")).graph))
+    (wanted,), (got,) = plan.compile(made.integer_graph)(x), plan.compile(again)(x)
+    np.testing.assert_array_equal(got, wanted)
+    (theirs,) = runtime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
+    np.testing.assert_allclose(theirs, wanted, atol=0.1 * np.abs(wanted).max())
+
+
+def test_four_bits_need_opset_21(net, pictures, tmp_path):
+    made = quantize_model(net, pictures, QuantConfig(precision="w4a8"))
+    with pytest.raises(GraphError, match="give another opset"):
+        export_qdq(made, tmp_path / "net.onnx", opset=17)

@@ -29,15 +29,17 @@ if TYPE_CHECKING:
     import onnx
 
 OLDEST, OPSET = 13, 17  # what is written where no opset is given is read by every runtime of the last years
+OPSET_OF_OTHER_BITS = 21  # the first with integers of 4 and 16 bits in QuantizeLinear
 
 
-def export(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
+def export(model: Any, path: str | Path, *, opset: int | None = None) -> None:
     """Write an op-level graph as ONNX; quantize / dequantize pairs become QuantizeLinear / DequantizeLinear.
 
     Args:
         model: an op-level graph, or a traced module that holds one (see `lower`), float or with explicit pairs.
         path: the .onnx file; an old file is replaced only when the new one is complete.
-        opset: 13 to the newest that the installed onnx package knows.
+        opset: 13 to the newest that the installed onnx package knows; 17 if not given, or 21 where a value is of 4 or
+            16 bits.
 
     Raises:
         GraphError: an op has no ONNX form for its dtypes at this opset; the message names the node.
@@ -48,7 +50,7 @@ def export(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
         file.write(content)
 
 
-def export_qdq(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
+def export_qdq(model: Any, path: str | Path, *, opset: int | None = None) -> None:
     """Write what `quantize_model` returned as QDQ ONNX: weights are stored integers with their scales and axis.
 
     Arguments and errors are those of `export`.
@@ -56,14 +58,16 @@ def export_qdq(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
     export(model.exchange_graph() if hasattr(model, "exchange_graph") else model, path, opset=opset)
 
 
-def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
+def to_model(model: Any, *, opset: int | None = None) -> "onnx.ModelProto":
     """The ONNX model of an op-level graph, checked by ONNX's own checker."""
     import onnx
 
-    newest = newest_opset()
+    newest, graph = newest_opset(), lower(model).graph
+    if opset is None:
+        dtypes = [quantized(node) for node in graph.nodes() if isinstance(node, TensorNode)]
+        opset = OPSET if all(d is None or d.bits in (8, 32) for d in dtypes) else OPSET_OF_OTHER_BITS
     if not OLDEST <= opset <= newest:
         raise OptionError(f"ONNX export: opset {opset}; expected {OLDEST} to {newest}")
-    graph = lower(model).graph
     w = Writer(opset, write_graph=_graph_proto)
     w.taken.update(node.name for expr in graph.exprs() for node in expr.outputs)
     made = _graph_proto(w, graph, graph.inputs)

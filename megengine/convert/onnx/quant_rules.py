@@ -1,5 +1,6 @@
 """Import rules of quantization: tensors that hold their scale where it is constant, arithmetic where it is not."""
 
+import ml_dtypes
 import numpy as np
 
 from megengine import functional as F
@@ -13,6 +14,8 @@ from megengine.tensor import Tensor
 from megengine.traced_module.ir.node import TensorNode
 
 FLOAT32 = np.dtype(np.float32)
+_WHOLE = {np.dtype(np.int8): "qint8", np.dtype(np.uint8): "quint8", np.dtype(np.int16): "qint16"}
+_NAMES = {**_WHOLE, np.dtype(ml_dtypes.int4): "qint4", np.dtype(ml_dtypes.uint4): "quint4"}  # of stored values
 # operator -> the one that it computes on floats, the axis of several scales of each input
 QLINEAR = {
     "QLinearMatMul": ("MatMul", (-2, -1)),
@@ -43,8 +46,8 @@ def dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None = None
 
 def _quantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, dtype: np.dtype) -> Value:
     """A quantized tensor where scale and zero point are one constant each, and integers elsewhere."""
-    if dtype in (np.int8, np.uint8) and (own := _constant_pair(node, scale, zero)) is not None:
-        return node.apply("quantize", node.cast(x, FLOAT32), dtype=quantized(_name(dtype), *own))
+    if dtype in _WHOLE and (own := _constant_pair(node, scale, zero)) is not None:
+        return node.apply("quantize", node.cast(x, FLOAT32), dtype=quantized(_NAMES[dtype], *own))
     if dtype.kind not in "iu":
         raise node.fail(f"quantizes to {dtype}; expected integers")
     return node.composed(_rounded, x, scale, zero, dtype=dtype)
@@ -60,10 +63,10 @@ def _dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, axis
                 flat.size > 1 and scale.ndim == 1 and axis is not None and x.shape[node.axis(axis, x.ndim)] == flat.size
             )
             is_plain = scale.dtype == np.float32 and np.unique(offset).size == 1 and (per_axis or flat.size == 1)
-            if is_plain and x.dtype in (np.int8, np.uint8):
+            if is_plain and (name := _NAMES.get(x.dtype)):
                 scales, along = (flat, node.axis(axis or 0, x.ndim)) if per_axis else (float(flat[0]), None)
-                dtype = quantized(_name(x.dtype), scales, int(offset.reshape(-1)[0]), along)
-                return node.apply("dequantize", node.integers(x, dtype))
+                dtype = quantized(name, scales, int(offset.reshape(-1)[0]), along)
+                return node.apply("dequantize", node.integers(x.astype(dtype.storage, copy=False), dtype))
             wide = x.astype(np.int64 if x.dtype.kind in "iu" or "int" in x.dtype.name else np.float32)
             shift, factor = (
                 _spread(node, Tensor._wrap(v), x.shape, axis).numpy() for v in (offset, scale.astype(np.float32))
@@ -82,10 +85,6 @@ def _integers(node: OnnxNode, x: Value) -> Value:
         return x
     steps = node.apply("round_even", node.apply("div", node.apply("dequantize", x), own.only_scale))
     return node.apply("add", steps, float(own.zero_point))
-
-
-def _name(dtype: np.dtype) -> str:
-    return "qint8" if dtype == np.int8 else "quint8"
 
 
 def _constant_pair(node: OnnxNode, scale: Value, zero: Value | None) -> tuple[float, int] | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.convert.onnx.writing import Writer, attribute, older_writer, quantized, storage, writer
+from megengine.convert.onnx.writing import Writer, attribute, older_writer, quantized, storage, storage_in_onnx, writer
 from megengine.core.dtype import storage_of
 from megengine.core.sizes import is_open
 from megengine.ops.pool_nd import pool_counts
@@ -316,9 +316,11 @@ def quantization(w: Writer, expr: Apply) -> None:
     dtype = quantized(node)
     if dtype is None:
         raise w.unsupported(expr, "its quantized side has no quantized dtype")
-    base = node.name
+    base, kind = node.name, storage_in_onnx(dtype)
     scale = w.constant(np.asarray(dtype.scale, np.float32), f"{base}_scale")
-    zero = w.constant(np.full(np.shape(dtype.scale), dtype.zero_point), f"{base}_zero_point", dtype.storage)
-    inputs = [w.value(expr.inputs[0]), scale, zero]
+    zero = w.constant(np.full(np.shape(dtype.scale), dtype.zero_point), f"{base}_zero_point", kind)
+    constant = kind != dtype.storage and isinstance(node.expr, Constant)
+    value = w.constant(storage(node), base + "_packed", kind) if constant else w.value(expr.inputs[0])
+    inputs = [value, scale, zero]
     attrs = {} if dtype.axis is None else {"axis": int(dtype.axis)}
     w.emit("QuantizeLinear" if expr.op == "quantize" else "DequantizeLinear", expr, inputs, **attrs)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
@@ -168,6 +169,12 @@ class Writer:
 def storage(node: TensorNode) -> np.ndarray:
     """The stored array of a constant, integers for quantized ones."""
     return np.asarray(node.expr.value._storage())
+
+
+def storage_in_onnx(dtype: QuantizedDType) -> np.dtype:
+    """The dtype in which ONNX holds integers: 4-bit ones have their own."""
+    few = {"qint4": ml_dtypes.int4, "quint4": ml_dtypes.uint4}
+    return np.dtype(few.get(dtype.name, dtype.storage))
 
 
 def attribute(value: Any) -> Any:
