@@ -9,7 +9,6 @@ from megengine.cli import images
 from megengine.cli.app import common, examples
 from megengine.cli.benching import random_inputs
 from megengine.cli.choices import Choice
-from megengine.cli.inspecting import weight_bytes
 from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
@@ -17,7 +16,7 @@ from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_o
 from megengine.convert import onnx
 from megengine.core.errors import OptionError
 from megengine.core.text import counted
-from megengine.quantization import likeness, to_half
+from megengine.quantization import likeness, stored_bytes, to_half
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.formats import native
 
@@ -65,7 +64,7 @@ def convert(
         made = to_half(source, kind, float_ends=not half_ends)
         _write(made, path, output.suffix, kind)
         result = _compare(source, made, data, preprocess, samples, out)
-    sizes = weight_bytes(source.graph), weight_bytes(made.graph)
+    sizes = stored_bytes(source.graph), stored_bytes(made.graph)
     out.say(
         f"outputs in {_TYPES[kind]}: SQNR {result.sqnr_db:.1f} dB, cosine {result.cosine:.6f}, agreement "
         f"{100 * result.agreement:.2f} % on {counted(result.batches, 'batch')} of {data or 'random numbers'}; "

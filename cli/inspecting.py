@@ -1,6 +1,5 @@
 """`mge-quantize inspect` and `mge-quantize draw`."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -16,12 +15,10 @@ from megengine.cli.models import chosen_graph, graph_option, load_calls, load_mo
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.parts import part_at
-from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import MegEngineError, OptionError, nearest
 from megengine.core.sizes import is_open
 from megengine.core.text import counted
 from megengine.traced_module import InternalGraph, TracedModule, lower
-from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.pictures import dot, drawing, page
 from megengine.traced_module.pictures.summary import summarize
@@ -62,16 +59,6 @@ def summary(graph: InternalGraph) -> dict[str, Any]:
         "ops": dict(Counter(row.called for row in table.rows).most_common()),
         "layers": layers,
     }
-
-
-def weight_bytes(graph: InternalGraph) -> int:
-    """Bytes of all constants as they are stored: 4-bit integers two to a byte."""
-    specs = [expr.outputs[0].spec for expr in graph.exprs() if isinstance(expr, Constant)]
-    bits = (
-        (math.prod(s.shape), s.dtype.bits if isinstance(s.dtype, QuantizedDType) else 8 * s.dtype.itemsize)
-        for s in specs
-    )
-    return sum(-(-count * each // 8) for count, each in bits)
 
 
 def interface(node: Any) -> dict[str, Any]:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from megengine.cli.inspecting import weight_bytes
 from megengine.cli.output import Output
 from megengine.cli.report import Section
 from megengine.core.text import counted
-from megengine.quantization import QuantConfig, quantize_model
+from megengine.quantization import QuantConfig, quantize_model, stored_bytes
 from megengine.traced_module import TracedModule
 
 
@@ -81,4 +80,4 @@ def section(name: str, model: Any, analysis: Any, *, facts: Mapping[str, str], *
 
 def sizes(model: Any) -> tuple[int, int]:
     """Bytes of the float and of the integer network's weights."""
-    return weight_bytes(model.float_graph), weight_bytes(model.integer_graph)
+    return stored_bytes(model.float_graph), stored_bytes(model.integer_graph)

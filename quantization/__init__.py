@@ -29,6 +29,7 @@ from megengine.quantization.pipeline.preview import Preview, preview
 from megengine.quantization.pipeline.profiles import PROFILES, Profile
 from megengine.quantization.pipeline.quantize import QuantizedModel, QuantReport, quantize_model, requantize
 from megengine.quantization.pipeline.remaining import FloatOp
+from megengine.quantization.pipeline.search import Budget, Point, SearchResult, search, stored_bytes
 from megengine.quantization.pipeline.selection import PRECISIONS, LayerRule, Precision, select
 from megengine.quantization.qconfig import (
     QConfig,

@@ -44,6 +44,11 @@ def left_in_float(float_graph: InternalGraph, integer_graph: InternalGraph, anno
     return found
 
 
+def multiply_adds(graph: InternalGraph) -> dict[str, int]:
+    """Multiply-accumulates of every op, by the name of its result."""
+    return {expr.outputs[0].name: _macs(expr) for expr in graph.exprs() if isinstance(expr, Apply)}
+
+
 def _macs(expr: object) -> int:
     if not isinstance(expr, Apply):
         return 0

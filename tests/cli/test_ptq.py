@@ -207,3 +207,17 @@ def test_data_and_output_are_needed_without_plan_only(folder):
     for given, missing in ((["--data", "x.npy"], "--output"), (["-o", "q.mgt"], "--data")):
         done = CliRunner().invoke(group, ["ptq", "net.onnx", *given])
         assert done.exit_code == 2 and f"Missing option '{missing}'" in done.stderr
+
+
+def test_search_keeps_a_budget_and_goes_on_from_its_file(folder):
+    words = ("search", "net.onnx", "--data", "x.npy", "-o", "s.mgt", "--effort", "fast")
+    whole = json.loads(call(*words, "--max-mb", "1", "--json"))["best"]
+    (folder / "s.json").unlink()
+    limit = whole["bytes"] - 20
+    found = json.loads(call(*words, "--max-mb", str(limit / 1e6), "--overwrite", "--json"))
+    assert found["best"]["bytes"] <= limit and not found["best"]["missed"]
+    shown = call(*words, "--max-mb", str(limit / 1e6))
+    assert "going on from s.json" in shown and "Networks that no other beats" in shown
+    (folder / "s.json").unlink()
+    error = call(*words, "--max-mb", "0.00001", "--overwrite", code=1)
+    assert "search: no network keeps all budgets; the nearest, in s.mgt, misses them by" in error
