@@ -39,6 +39,7 @@ class Products:
     count: int = 0
     products: np.ndarray = field(init=False)
     sums: np.ndarray = field(init=False)
+    waiting: list[np.ndarray] = field(default_factory=list)  # windows that `add` takes together
 
     def __post_init__(self) -> None:
         self.products = np.zeros((self.groups, self.width, self.width))
@@ -46,15 +47,26 @@ class Products:
 
     def update(self, windows: np.ndarray) -> None:
         """Take float32 integers [groups, rows, K] from -128 to 127."""
-        for start in range(0, windows.shape[1], EXACT_ROWS):
-            part = windows[:, start : start + EXACT_ROWS]
+        self.waiting.append(windows)
+        self.count += windows.shape[1]
+        if sum(one.shape[1] for one in self.waiting) >= EXACT_ROWS:
+            self.add()
+
+    def add(self) -> None:
+        """Add up the windows that wait: as many at a time as float32 adds exactly, since the sums are large."""
+        rows = (
+            np.concatenate(self.waiting, axis=1) if self.waiting else np.zeros((self.groups, 0, self.width), np.float32)
+        )
+        self.waiting.clear()
+        for start in range(0, rows.shape[1], EXACT_ROWS):
+            part = rows[:, start : start + EXACT_ROWS]
             self.products += np.matmul(part.transpose(0, 2, 1), part)
             self.sums += part.sum(axis=1)
-        self.count += windows.shape[1]
 
     @property
     def covariance(self) -> np.ndarray:
         """[groups, K, K]; the mean is left out, since the bias takes it."""
+        self.add()
         mean = self.sums / self.count
         return self.products / self.count - mean[:, :, None] * mean[:, None, :]
 

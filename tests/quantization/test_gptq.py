@@ -80,6 +80,7 @@ def test_products_are_exact_sums_of_integers():
     products = moments.Products(2, 9)
     products.update(x[:, :1200])
     products.update(x[:, 1200:])
+    products.add()
     exact = x.astype(np.int64)
     np.testing.assert_array_equal(products.products, np.einsum("gni,gnj->gij", exact, exact))
     np.testing.assert_array_equal(products.sums, exact.sum(1))
