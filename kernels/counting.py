@@ -11,19 +11,22 @@ _F32 = np.dtype(np.float32)
 _EXPONENTS = range(-120, 121)  # of factors that float32 holds
 
 
-def extrema(x: np.ndarray, axis: int | None) -> tuple[np.ndarray, np.ndarray] | None:
+def extrema(x: np.ndarray, axis: int | None, sums: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray] | None:
     """Smallest and largest values of every index along an axis (None: of all, one entry); None if one is not finite.
 
-    x has at least one element.
+    x has at least one element; `sums` gets the float64 sums of every index, unless it is empty. Zeros are positive.
     """
+    sums = np.empty(0) if sums is None else sums
     if _native(x):
         dense, order = _dense(x)
         inner = dense.size if axis is None else math.prod(dense.shape[order.index(axis) + 1 :])
         lo, hi = (np.empty(1 if axis is None else x.shape[axis], np.float32) for _ in range(2))
-        return (lo, hi) if _core.extrema(dense.reshape(-1), inner, lo, hi) else None
+        return (lo + 0, hi + 0) if _core.extrema(dense.reshape(-1), inner, lo, hi, sums) else None
     axes = tuple(i for i in range(x.ndim) if i != axis)
     lo, hi = np.atleast_1d(x.min(axis=axes)), np.atleast_1d(x.max(axis=axes))
-    return (lo, hi) if np.isfinite(lo).all() and np.isfinite(hi).all() else None
+    if sums.size:
+        sums[...] = x.sum(axis=axes, dtype=np.float64)
+    return (lo + 0, hi + 0) if np.isfinite(lo).all() and np.isfinite(hi).all() else None
 
 
 def count(x: np.ndarray, exponent: int, first: int, counts: np.ndarray) -> None:

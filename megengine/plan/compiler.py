@@ -2,7 +2,7 @@
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from megengine.plan.layouts import Layouts, choices, constants_of, one_layout, p
 from megengine.plan.memory import Lifetime, place
 from megengine.plan.norms import name_norms
 from megengine.traced_module import InternalGraph
+from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
@@ -53,6 +54,9 @@ class _Step:
     reads: list[int]
     writes: list[int]
     otherwise: Any = None  # a function of the list of its buffers' addresses, for what the native step refuses
+
+
+Watch = Callable[[np.ndarray], None]
 
 
 def _nbytes(spec: TensorSpec) -> int:
@@ -139,24 +143,45 @@ class _Builder:
         self.inputs: list[int] = []
         self.planar: dict[int, int] = {}  # inputs read as they come, NCHW
         self.outputs: list[int] = []
+        self.watched: dict[int, list[Watch]] = {}
 
     def new_buffer(self, spec: TensorSpec) -> int:
         self.specs.append(spec)
         return len(self.specs) - 1
 
     def build(self) -> None:
+        watching = bool(self.watched)
         for node in self.graph.inputs:
             outside = self.new_buffer(node.spec)
             self.inputs.append(outside)
-            if node.spec.ndim == 4 and node.users and all(_quantizes(u, node) for u in node.users):
+            plain = id(node) not in self.watched and node.spec.ndim == 4 and bool(node.users)
+            if plain and all(_quantizes(u, node) for u in node.users):
                 self.planar[id(node)] = outside
             else:
                 self.buffer_of[id(node), True] = outside
+            self._show(node)
         for expr in self.graph.exprs():
             if isinstance(expr, Apply):
                 self.add(expr)
-        for node in self.graph.outputs:
-            self.outputs.append(self._result(node))
+            for node in expr.outputs:
+                self._show(node)
+        if not watching:
+            self.outputs += [self._result(node) for node in self.graph.outputs]
+
+    def _show(self, node: Any) -> None:
+        """A step that gives a watched value to its watchers, where it lies."""
+        watchers = self.watched.pop(id(node), None)
+        if watchers is None:
+            return
+        rows = isinstance(node.expr, Constant) or (id(node), True) in self.buffer_of
+
+        def step(addresses: list[int]) -> None:
+            value = _view(addresses[0], node.spec, rows=rows)
+            for watch in watchers:
+                watch(value)
+
+        info = StepInfo("watch", node.name, "python:watch", "")
+        self.steps.append(_Step(info, None, [self.buffer(node, rows=rows)], [], step))
 
     def buffer(self, node: TensorNode, *, rows: bool = True) -> int:
         """The buffer of a value in a layout; a constant gets one when a step reads it at run time."""
@@ -336,12 +361,22 @@ class Plan:
     """A compiled network: call it with arrays, get arrays. Shapes are those of the graph.
 
     Runs without Python and without the GIL, except steps that `describe` lists as "reference" or "python:" and a
-    kernel.
+    kernel. With `watch`, functions by names of values, it gives no outputs: each function gets its value when it is
+    computed, in memory that the plan uses again.
     """
 
-    def __init__(self, source: InternalGraph, *, threads: int = 1, tune: bool = False) -> None:
+    def __init__(
+        self,
+        source: InternalGraph,
+        *,
+        threads: int = 1,
+        tune: bool = False,
+        watch: Mapping[str, Watch] | None = None,
+    ) -> None:
         self.source = source  # what `save` writes; `graph` is what the steps were made from
         self.graph = graph = source.clone()
+        if watch:
+            set_outputs(graph, [graph.node(name) for name in watch])
         self.threads = threads
         exact = is_exact(graph)
         if not exact:
@@ -355,6 +390,9 @@ class Plan:
         fuse_chains(graph)
         graph.lint()
         self._builder = builder = _Builder(graph, threads, tune=tune)
+        for node, one in zip(graph.outputs, (watch or {}).values(), strict=bool(watch)):
+            builder.watched.setdefault(id(node), []).append(one)
+        self._results = [] if watch else graph.outputs
         builder.build()
         self._native, self.arena_bytes = builder.finish()
 
@@ -378,7 +416,7 @@ class Plan:
             if array.dtype != dtype:
                 raise DTypeError(f"plan: input {node.name!r} is {array.dtype}; expected {dtype}; use .astype")
             arrays.append(bits(np.ascontiguousarray(array)))
-        return arrays, [np.empty(n.shape, storage_of(n.dtype)) for n in self.graph.outputs]
+        return arrays, [np.empty(n.shape, storage_of(n.dtype)) for n in self._results]
 
     def __call__(self, *inputs: Any) -> list[np.ndarray]:
         """Run on arrays (4-D: NCHW); returns the outputs."""

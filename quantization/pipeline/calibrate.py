@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from megengine.core.sizes import is_open
@@ -9,21 +10,36 @@ from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.spec import Plain, Shared
 from megengine.quantization.ranges import Progress, TensorStatistics, stream
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
 
 def observe(graph: InternalGraph, *annotations: Annotation) -> dict[str, TensorStatistics]:
-    """Empty statistics for every edge that takes its scale from data by one of the annotations."""
+    """Empty statistics for every edge that takes its scale from data by one of the annotations, and of the inputs of
+    layers, whose means bias correction needs.
+    """
     specs = [(name, spec) for a in annotations for name, spec in a.edges.items()]
     plain = {name for name, spec in specs if isinstance(spec, Plain)}
     shared = {spec.source for _, spec in specs if isinstance(spec, Shared)}
-    return {name: TensorStatistics(name, _channel_axis(graph, name)) for name in sorted(plain | shared)}
+    layers = {name for a in annotations for name in a.weights}
+    axes = {
+        e.inputs[0].name: input_axis(e) for e in graph.exprs() if isinstance(e, Apply) and e.outputs[0].name in layers
+    }
+    names = sorted(plain | shared | set(axes))
+    return {n: TensorStatistics(n, _channel_axis(graph, n, axes.get(n, 1)), averaged=n in axes) for n in names}
 
 
-def _channel_axis(graph: InternalGraph, name: str) -> int | None:
+def input_axis(layer: Apply) -> int:
+    """The axis of a layer's input along which one value for every weight of an output lies."""
+    if not layer.record.rows:
+        return 1
+    return len(layer.inputs[0].spec.shape) - (2 if layer.attrs["transpose_a"] else 1)
+
+
+def _channel_axis(graph: InternalGraph, name: str, axis: int) -> int | None:
     """The axis of channels; None where that is an open axis, as batches differ in its length."""
     shape = graph.node(name).spec.shape
-    return None if is_open(shape[1:2]) else 1
+    return None if is_open(shape[axis : axis + 1]) else axis
 
 
 def observe_all(graph: InternalGraph, config: QuantConfig) -> dict[str, TensorStatistics]:
@@ -46,6 +62,13 @@ def calibrate(
     Memory does not grow with the number of batches. Raises CalibrationError if there is none, or for NaN and infinity
     at a node, which is named.
     """
-    sinks = {name: one.update for name, one in stats.items()}
+    together = _samples_at_once(graph)
+    sinks = {name: partial(one.update, samples=together) for name, one in stats.items()}
     stream(graph, batches, sinks, stage="calibrate", progress=progress)
     return stats
+
+
+def _samples_at_once(graph: InternalGraph) -> int:
+    """How many samples a run of the graph takes along axis 0 of its inputs."""
+    first = {node.spec.shape[:1] for node in graph.inputs}
+    return first.pop()[0] if len(first) == 1 and () not in first and not is_open([*first]) else 1

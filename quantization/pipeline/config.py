@@ -84,11 +84,7 @@ class QuantConfig:
     @property
     def second_reading(self) -> str:
         """Why calibration data is read again after the ranges are known; "" if it is not."""
-        settings = {
-            "equalization": self.equalize,
-            "gptq": self.rounding == "gptq",
-            "bias correction": self.bias_correction,
-        }
+        settings = {"equalization": self.equalize, "gptq": self.rounding == "gptq"}
         return next((name for name, chosen in settings.items() if chosen), "")
 
     @classmethod

@@ -9,7 +9,7 @@ follow, as in COMQ (Zhang et al. 2024): every integer moves to its best value wh
 import numpy as np
 
 from megengine.quantization.pipeline.freeze import QuantizedWeight, turned
-from megengine.quantization.pipeline.moments import LayerInputs, Products
+from megengine.quantization.pipeline.moments import Products
 from megengine.quantization.pipeline.rules import is_convolution
 from megengine.traced_module.ir.expr import Apply
 
@@ -23,18 +23,16 @@ def takes(layer: Apply) -> bool:
     return layer.record.rows or is_convolution(layer.op)
 
 
-def gptq(one: LayerInputs, nearest: QuantizedWeight) -> QuantizedWeight:
+def gptq(layer: Apply, products: Products, nearest: QuantizedWeight) -> QuantizedWeight:
     """The weight of a layer as integers of the same scales, with the least error found on the layer's inputs."""
-    assert one.products is not None
-    if not one.products.count:  # weights alone are integers
+    if not products.count:  # weights alone are integers
         return nearest
-    layer, dtype = one.layer, nearest.dtype
-    is_turned = turned(layer)
-    rows = _rows(layer.inputs[1].expr.value.numpy(), one.products, is_turned=is_turned)
+    dtype, is_turned = nearest.dtype, turned(layer)
+    rows = _rows(layer.inputs[1].expr.value.numpy(), products, is_turned=is_turned)
     scale = np.broadcast_to(np.asarray(dtype.scale, np.float64), rows.shape[0] * rows.shape[1])
     steps = rows / scale.reshape(*rows.shape[:2], 1)
-    start = _rows(nearest.values, one.products, is_turned=is_turned)
-    best = round_together(steps, one.products.covariance, dtype.qmin, dtype.qmax, start)
+    start = _rows(nearest.values, products, is_turned=is_turned)
+    best = round_together(steps, products.covariance, dtype.qmin, dtype.qmax, start)
     flat = best.reshape(-1, best.shape[2])
     values = np.ascontiguousarray((flat.T if is_turned else flat).reshape(nearest.values.shape))
     return QuantizedWeight(values.astype(nearest.values.dtype), dtype)

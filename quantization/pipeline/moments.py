@@ -1,4 +1,4 @@
-"""What the inputs of integer layers are like: their means before and after rounding, and products of their integers."""
+"""What the inputs of integer layers are like: products of their integers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, known_quantized
-from megengine.core.sizes import closed, is_open
-from megengine.quantization.ranges import MeanValue, Progress, stream
+from megengine.quantization.ranges import Progress, stream
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -16,14 +15,6 @@ POSITIONS = 96
 """Positions of a picture (or rows of a matrix) that enter the products; neighbours are alike."""
 EXACT_ROWS = 1024  # 1024 * 128**2 == 2**24: float32 adds so many products of 8-bit integers exactly
 BUDGET = 400 << 20  # bytes of the matrices of one pass over the data
-
-
-@dataclass(slots=True)
-class InputMeans:
-    """Means of a layer's input before rounding (in the rounded network) and after."""
-
-    exact: MeanValue = field(default_factory=MeanValue)
-    rounded: MeanValue = field(default_factory=MeanValue)
 
 
 @dataclass(slots=True)
@@ -105,90 +96,45 @@ def _positions(count: int) -> np.ndarray:
     return np.sort(np.random.default_rng(count).choice(count, POSITIONS, replace=False))
 
 
-@dataclass(slots=True)
-class LayerInputs:
-    """What the input of a layer is like: means, and products where they were asked for."""
-
-    layer: Apply
-    means: InputMeans
-    products: Products | None = None
-
-
-def observe_inputs(
-    layers: Sequence[Apply],
-    qdq: InternalGraph,
-    batches: Iterable[Any],
-    *,
-    products: Iterable[str] = (),
-    progress: Progress | None = None,
-) -> dict[str, LayerInputs]:
-    """Read the inputs of layers, by name of the layer's output; with products for the layers that `products` names.
+def observe_products(
+    layers: Sequence[Apply], qdq: InternalGraph, batches: Iterable[Any], *, progress: Progress | None = None
+) -> dict[str, Products]:
+    """Products of the integers that reach layers, by name of the layer's output.
 
     `qdq` is the quantize / dequantize form of the graph of the layers. The data is read once, or more often where the
     products of all layers together take more than `BUDGET` bytes.
     """
-    means = {e.inputs[0].name: InputMeans() for e in layers}
-    reads = {e.inputs[0].name: e for e in layers}
-    result = {e.outputs[0].name: LayerInputs(e, means[e.inputs[0].name]) for e in layers}
-    wanted = set(products)
-    for number, part in enumerate(_parts([one for name, one in result.items() if name in wanted])):
-        for one in part:
-            one.products = Products(*groups_and_width(one.layer))
-        sinks = _sinks(qdq, means if number == 0 else {}, reads, part)
-        stream(qdq, batches, sinks, stage="bias correction" if number == 0 else "rounding", progress=progress)
+    result: dict[str, Products] = {}
+    for part in _parts(layers):
+        sinks: dict[str, Callable[[np.ndarray], None]] = {}
+        readers: dict[str, list[tuple[Apply, Products]]] = {}
+        for layer in part:
+            result[layer.output.name] = products = Products(*groups_and_width(layer))
+            readers.setdefault(layer.inputs[0].name, []).append((layer, products))
+        for expr in qdq.exprs():
+            edge = expr.meta.get("edge")
+            if isinstance(expr, Apply) and expr.record.quantizes and edge in readers:
+                sinks[expr.output.name] = _multiply(readers[edge], known_quantized(expr.attrs["dtype"]))
+        stream(qdq, batches, sinks, stage="rounding", progress=progress)
     return result
 
 
-def _parts(layers: Sequence[LayerInputs]) -> list[list[LayerInputs]]:
-    """The layers in parts whose products fit into the budget, at least one part."""
-    parts: list[list[LayerInputs]] = [[]]
-    size = 0
-    for one in layers:
-        groups, width = groups_and_width(one.layer)
-        size += 8 * groups * width**2
-        if size > BUDGET and parts[-1]:
+def _parts(layers: Sequence[Apply]) -> list[list[Apply]]:
+    """The layers in parts whose products fit into the budget."""
+    parts: list[list[Apply]] = []
+    size = BUDGET
+    for layer in layers:
+        groups, width = groups_and_width(layer)
+        needed = 8 * groups * width**2
+        if not parts or size + needed > BUDGET:
             parts.append([])
-            size = 8 * groups * width**2
-        parts[-1].append(one)
+            size = 0
+        parts[-1].append(layer)
+        size += needed
     return parts
 
 
-def _sinks(
-    qdq: InternalGraph, means: dict[str, InputMeans], reads: dict[str, Apply], layers: Sequence[LayerInputs]
-) -> dict[str, Callable[[np.ndarray], None]]:
-    sinks: dict[str, Callable[[np.ndarray], None]] = {
-        name: _update(one.exact, reads[name]) for name, one in means.items()
-    }
-    readers: dict[str, list[LayerInputs]] = {}
-    for one in layers:
-        readers.setdefault(one.layer.inputs[0].name, []).append(one)
-    for expr in qdq.exprs():
-        edge = expr.meta.get("edge")
-        if not isinstance(expr, Apply):
-            continue
-        if expr.record.dequantizes and edge in means:
-            sinks[expr.outputs[0].name] = _update(means[edge].rounded, reads[edge])
-        elif expr.record.quantizes and edge in readers:
-            sinks[expr.outputs[0].name] = _multiply(readers[edge], known_quantized(expr.attrs["dtype"]))
-    return sinks
-
-
-def _update(means: MeanValue, layer: Apply) -> Callable[[np.ndarray], None]:
-    """What takes a batch of a layer's input: pictures of open sizes count by the mean of each channel."""
-    shape = layer.inputs[0].spec.shape
-    if not is_open(shape[1:]):
-        return means.update
-    channel = 1 if not layer.record.rows else len(shape) - (2 if layer.attrs["transpose_a"] else 1)
-    axes = tuple(axis for axis in range(1, len(shape)) if axis != channel)
-
-    def update(x: np.ndarray) -> None:
-        even = x.mean(axis=axes, dtype=np.float64, keepdims=True)
-        means.update(np.broadcast_to(even, (len(x), *closed(shape[1:]))))
-
-    return update
-
-
-def _multiply(readers: Sequence[LayerInputs], dtype: QuantizedDType) -> Callable[[np.ndarray], None]:
+def _multiply(readers: Sequence[tuple[Apply, Products]], dtype: QuantizedDType) -> Callable[[np.ndarray], None]:
     """What takes the integers of an edge, shifted to -128 to 127: the covariance is the same for any shift."""
 
     def small(integers: np.ndarray) -> np.ndarray:
@@ -197,8 +143,7 @@ def _multiply(readers: Sequence[LayerInputs], dtype: QuantizedDType) -> Callable
 
     def update(integers: np.ndarray) -> None:
         values, zero = small(integers), float(small(np.asarray(dtype.zero_point, dtype.storage)))
-        for one in readers:
-            assert one.products is not None
-            one.products.update(windows_of(one.layer, values, zero))
+        for layer, products in readers:
+            products.update(windows_of(layer, values, zero))
 
     return update

@@ -22,7 +22,7 @@ from megengine.quantization.pipeline.gptq import gptq, takes
 from megengine.quantization.pipeline.halves import in_float32
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.materialize import materialize
-from megengine.quantization.pipeline.moments import observe_inputs
+from megengine.quantization.pipeline.moments import observe_products
 from megengine.quantization.pipeline.remaining import FloatOp, left_in_float, require_layers
 from megengine.quantization.ranges import Progress, TensorStatistics, require_repeatable
 from megengine.traced_module.ir.expr import Apply
@@ -138,16 +138,15 @@ def requantize(
     *,
     progress: Progress | None = None,
 ) -> QuantizedModel:
-    """Quantize again with other settings from the statistics that are there; data only for bias correction.
+    """Quantize again with other settings by the same statistics; data if `config.second_reading` says so.
 
     Raises:
-        CalibrationError: bias correction is on and no data was given.
+        CalibrationError: data is needed and was not given.
         QuantizationError: the settings leave no layer to quantize.
     """
     if config.second_reading and calibration is None:
         raise CalibrationError(
-            f"requantize: {config.second_reading} needs data; give calibration=, or rounding='nearest' and "
-            "bias_correction=False"
+            f"requantize: {config.second_reading} needs data; give calibration=, or rounding='nearest'"
         )
     annotation = annotate(model.float_graph, config)
     require_layers(model.float_graph, annotation)
@@ -166,8 +165,8 @@ def convert(
     """The passes after calibration: freeze, bias correction, materialize, fold, integerize."""
     frozen = freeze(graph, annotation, stats)
     qdq = materialize(graph, annotation, frozen)
-    if config.second_reading and frozen.weights:
-        frozen, biased = improved(graph, qdq, frozen, config, calibration, progress=progress)
+    if (config.bias_correction or config.second_reading) and frozen.weights:
+        frozen, biased = improved(graph, qdq, frozen, stats, config, calibration, progress=progress)
         qdq = materialize(biased, annotation, frozen)
     integer = integerize(fold(qdq), int_bias=config.target.bias == "int32")
     report = QuantReport(
@@ -182,20 +181,28 @@ def improved(
     graph: InternalGraph,
     qdq: InternalGraph,
     frozen: Frozen,
+    stats: dict[str, TensorStatistics],
     config: QuantConfig,
     calibration: Iterable[Any],
     *,
     progress: Progress | None = None,
 ) -> tuple[Frozen, InternalGraph]:
     """Weights rounded and biases corrected by what the layers' inputs are like: the new integers, and the graph."""
-    layers = [e for e in graph.exprs() if isinstance(e, Apply) and e.outputs[0].name in frozen.weights]
-    rounded = [e.outputs[0].name for e in layers if takes(e)] if config.rounding == "gptq" else []
-    inputs = observe_inputs(layers, qdq, calibration, products=rounded, progress=progress)
+    layers = {
+        e.outputs[0].name: e for e in graph.exprs() if isinstance(e, Apply) and e.outputs[0].name in frozen.weights
+    }
     weights = dict(frozen.weights)
-    for number, name in enumerate(rounded, 1):
-        weights[name] = gptq(inputs[name], weights[name])
-        if progress is not None:
-            progress("gptq", number, len(rounded))
+    if config.rounding == "gptq":
+        products = observe_products([e for e in layers.values() if takes(e)], qdq, calibration, progress=progress)
+        for number, (name, one) in enumerate(products.items(), 1):
+            weights[name] = gptq(layers[name], one, weights[name])
+            if progress is not None:
+                progress("gptq", number, len(products))
     if config.bias_correction:
-        graph = corrected(graph, {name: mean_error(one, weights[name]) for name, one in inputs.items()})
+        errors = {}
+        for name, layer in layers.items():
+            edge = layer.inputs[0].name
+            if edge in stats and stats[edge].means.count:
+                errors[name] = mean_error(layer, stats[edge], frozen.edges.get(edge), weights[name])
+        graph = corrected(graph, errors)
     return replace(frozen, weights=weights), graph

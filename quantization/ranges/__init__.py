@@ -21,4 +21,4 @@ from megengine.quantization.ranges.observers import (
 )
 from megengine.quantization.ranges.qparams import LSQParams, QParams, QParamsModuleMixin, QuantMode, at, create_qparams
 from megengine.quantization.ranges.scales import SCHEMES, scheme
-from megengine.quantization.ranges.statistics import Histogram, MeanValue, TensorStatistics
+from megengine.quantization.ranges.statistics import Histogram, TensorStatistics

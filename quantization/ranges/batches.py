@@ -1,37 +1,36 @@
 """Batches of data: their shapes and dtypes are checked, and a graph is run on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import converted, first_changed
 from megengine.core.errors import CalibrationError, ShapeError
-from megengine.core.sizes import fits
+from megengine.core.sizes import fits, is_open
 from megengine.core.text import counted
+from megengine.plan.compiler import Plan, is_exact
+from megengine.plan.compiling import OpenPlan
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.sizes import has_open_axes, sizes_of
+from megengine.traced_module.sizes import counting, has_open_axes, sizes_of
 
 Progress = Callable[[str, int, int | None], None]
 Batch = tuple[np.ndarray, ...]
+Sink = Callable[[np.ndarray], None]
 
 
 def stream(
     graph: InternalGraph,
     batches: Iterable[Any],
-    sinks: Mapping[str, Callable[[np.ndarray], None]],
+    sinks: Mapping[str, Sink],
     *,
     stage: str,
     progress: Progress | None = None,
 ) -> None:
     """Run the graph on every batch; sinks get values by node name. Raises CalibrationError if no batch fits."""
-
-    def look(node: Any, value: Tensor) -> None:
-        if node.name in sinks:
-            sinks[node.name](value.numpy())
-
     total = len(batches) if isinstance(batches, Sized) else None
     done = 0
 
@@ -43,10 +42,30 @@ def stream(
             if progress is not None:
                 progress(stage, done, total)
 
+    run = watched(graph, sinks)
     for arrays in as_batches(counted_items(), graph):
-        interpret(graph, as_tensors(arrays, graph), on_value=look)
+        run(arrays)
     if not done:
         raise CalibrationError("calibration: the data has no batch; expected at least one input of the model")
+
+
+def watched(graph: InternalGraph, sinks: Mapping[str, Sink]) -> Callable[[Batch], Any]:
+    """A function that runs the graph on a batch and gives values to sinks by node name, each before the next is made.
+
+    It is a plan where the graph is of floats and has one shape, up to the number of samples; otherwise the ops run one
+    by one. A value of a plan may differ in its last bits from that of the op.
+    """
+
+    def look(node: Any, value: Tensor) -> None:
+        if node.name in sinks:
+            sinks[node.name](value.numpy())
+
+    varies = any(is_open(node.spec.shape[1:]) for node in graph.inputs) or counting(graph)
+    if varies or is_exact(graph) or not sinks:
+        return lambda arrays: interpret(graph, as_tensors(arrays, graph), on_value=look)
+    make = partial(Plan, watch=sinks)
+    plan = OpenPlan(graph, make) if has_open_axes(graph) else make(graph)
+    return lambda arrays: plan(*arrays)
 
 
 def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
@@ -128,5 +147,5 @@ def require_repeatable(batches: Iterable[Any], why: str) -> None:
     if iter(batches) is batches:
         raise CalibrationError(
             f"calibration: {why} reads the data a second time, and this iterator can be read once; "
-            "give a list or an object with __iter__, or set bias_correction=False"
+            "give a list or an object with __iter__"
         )

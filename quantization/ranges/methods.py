@@ -117,7 +117,7 @@ def _divergence(h: Histogram, lo: float, hi: float, levels: int) -> float:
 
 METHODS: dict[str, Callable[[TensorStatistics, RangeMethod, Scheme], Range]] = {
     "minmax": lambda stats, method, how: (stats.minimum, stats.maximum),
-    "ema": lambda stats, method, how: (stats.ema_minimum.value, stats.ema_maximum.value),
+    "ema": lambda stats, method, how: stats.samples.moving_average(),
     "percentile": _percentile,
     "mse": _mse,
     "kl": _kl,

@@ -154,7 +154,7 @@ class MinMaxObserver(Observer):
 class ExponentialMovingAverageObserver(MinMaxObserver):
     """Moving averages of the batches' smallest and largest values; the first batch counts in full.
 
-    The averages are MegEngine's, and so is their state, which checkpoints hold. `RunningAverage` gives the first batch
+    The averages are MegEngine's, and so is their state, which checkpoints hold. `SampleExtrema` gives the first batch
     no such weight, and can be merged.
     """
 

@@ -14,6 +14,7 @@ import numpy as np
 from megengine.core.errors import CalibrationError
 from megengine.core.text import counted
 from megengine.kernels import counting
+from megengine.quantization.ranges.averages import ExactMean, SampleExtrema
 
 BINS = 4096
 MANTISSA_BITS = 24
@@ -113,57 +114,12 @@ def _bin(x: float, exponent: int) -> int:
 
 
 @dataclass(slots=True)
-class RunningAverage:
-    """Exponential moving average that can be merged: `a` then `b` equals all batches in that order.
-
-    The sum is kept without its start value and divided by `1 - momentum**n` on reading (the correction of
-    Adam), so no batch weighs more because it came first.
-    """
-
-    momentum: float = 0.9
-    batches: int = 0
-    total: float = 0.0
-
-    def update(self, value: float) -> None:
-        """Take one batch's value."""
-        self.total = self.momentum * self.total + (1 - self.momentum) * value
-        self.batches += 1
-
-    def merge(self, later: RunningAverage) -> None:
-        """Append the batches of another average."""
-        self.total = self.total * self.momentum**later.batches + later.total
-        self.batches += later.batches
-
-    @property
-    def value(self) -> float:
-        return self.total / (1 - self.momentum**self.batches)
-
-
-@dataclass(slots=True)
-class MeanValue:
-    """Mean over pictures of one edge, float64, of the shape of one picture."""
-
-    pictures: int = 0
-    total: np.ndarray | float = 0.0
-
-    def update(self, x: np.ndarray) -> None:
-        """Take a batch; axis 0 counts pictures, which are added one after the other: batches make no difference."""
-        if not self.pictures:
-            self.total = np.zeros_like(x[:1], np.float64)
-        for picture in x:
-            self.total += picture
-        self.pictures += len(x)
-
-    @property
-    def value(self) -> np.ndarray:
-        return np.asarray(self.total / self.pictures, np.float32)
-
-
-@dataclass(slots=True)
 class TensorStatistics:
     """Statistics of one tensor for every way to choose its range; about 40 kB for any amount of data.
 
-    `name` is the node in errors, `channel_axis` the axis of per-channel minima and maxima (None: per tensor only).
+    They do not depend on the order of samples, nor on how samples are divided into parts that are merged.
+    `name` is the node in errors, `channel_axis` the axis of per-channel minima and maxima (None: per tensor only);
+    with `averaged`, the mean of every channel is kept too, each sample with the same weight.
 
     Example:
         >>> import numpy as np
@@ -176,24 +132,33 @@ class TensorStatistics:
     name: str
     channel_axis: int | None = 1
     bins: int = BINS
+    averaged: bool = False
     count: int = 0
     minimum: float = math.inf
     maximum: float = -math.inf
     channel_minimum: np.ndarray | None = None
     channel_maximum: np.ndarray | None = None
     histogram: Histogram = field(default_factory=Histogram)
-    ema_minimum: RunningAverage = field(default_factory=RunningAverage)
-    ema_maximum: RunningAverage = field(default_factory=RunningAverage)
+    samples: SampleExtrema = field(default_factory=SampleExtrema)
+    means: ExactMean = field(default_factory=ExactMean)
 
     def __post_init__(self) -> None:
         self.histogram.bins = self.bins
 
-    def update(self, x: np.ndarray) -> None:
-        """Take one batch: float array of any shape. Raises CalibrationError if x holds NaN or infinity."""
+    def update(self, x: np.ndarray, samples: int = 1) -> None:
+        """Take one sample, or several along axis 0: float array of any shape.
+
+        Raises CalibrationError if x holds NaN or infinity.
+        """
         if not x.size:
             return
+        if samples > 1 and len(x) == samples:
+            for i in range(samples):
+                self.update(x[i : i + 1])
+            return
         axis = self.channel_axis if self.channel_axis is not None and x.ndim > self.channel_axis else None
-        if (by_channel := counting.extrema(x, axis)) is None:
+        sums = np.zeros(x.shape[axis] if self.averaged and axis is not None else 0)
+        if (by_channel := counting.extrema(x, axis, sums)) is None:
             bad = int(np.size(x) - np.isfinite(x).sum())
             kind = "NaN" if np.isnan(x).any() else "infinity"
             raise CalibrationError(
@@ -201,13 +166,14 @@ class TensorStatistics:
                 "values. Check the calibration data and the float model's weights"
             )
         lo, hi = float(by_channel[0].min()), float(by_channel[1].max())
-        self.count += x.size
-        self.minimum, self.maximum = min(self.minimum, lo), max(self.maximum, hi)
-        self.ema_minimum.update(lo)
-        self.ema_maximum.update(hi)
-        self.histogram._update(x, lo, hi)
         if axis is not None:
             self._join_channels(*by_channel)
+        self.count += x.size
+        self.minimum, self.maximum = min(self.minimum, lo), max(self.maximum, hi)
+        self.samples.update(lo, hi)
+        self.histogram._update(x, lo, hi)
+        if sums.size:
+            self.means.update((sums / (x.size // sums.size)).astype(np.float32))
 
     def _join_channels(self, lo: np.ndarray, hi: np.ndarray) -> None:
         if self.channel_minimum is None or self.channel_maximum is None:
@@ -222,16 +188,16 @@ class TensorStatistics:
             )
 
     def merge(self, other: TensorStatistics) -> None:
-        """Take what another worker saw (its batches count as later ones for the moving average)."""
+        """Take what another worker saw."""
         if not other.count:
             return
-        self.count += other.count
-        self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
-        self.ema_minimum.merge(other.ema_minimum)
-        self.ema_maximum.merge(other.ema_maximum)
-        self.histogram.merge(other.histogram)
         if other.channel_minimum is not None and other.channel_maximum is not None:
             self._join_channels(other.channel_minimum, other.channel_maximum)
+        self.count += other.count
+        self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
+        self.samples.merge(other.samples)
+        self.histogram.merge(other.histogram)
+        self.means.merge(other.means)
 
     def require_data(self) -> None:
         """Raises CalibrationError if no value reached this tensor."""

@@ -33,6 +33,20 @@ def test_extrema_of_every_layout_and_level(shape):
                     np.testing.assert_array_equal((lo, hi), expected, err_msg=f"{level} {axis}")
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sums_of_every_layout_are_the_same_at_every_level(shape):
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    for axis in range(x.ndim):
+        axes = tuple(i for i in range(x.ndim) if i != axis)
+        for one in layouts(x):
+            sums = np.zeros((len(isa.available()), one.shape[axis]))
+            for level, row in zip(isa.available(), sums, strict=True):
+                with isa.capped(level):
+                    counting.extrema(one, axis, row)
+            np.testing.assert_allclose(sums[0], one.sum(axis=axes, dtype=np.float64), rtol=1e-12, atol=1e-12)
+            assert (sums == sums[0]).all()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_are_found_everywhere(bad):
     x = np.zeros((2, 5, 3, 4), np.float32)
@@ -72,4 +86,4 @@ def test_values_outside_of_the_bins_are_refused():
         with pytest.raises(ValueError, match="outside of the bins"):
             _core.count(np.full(7, value, np.float32), 1.0, 0, np.zeros(4, np.int64))
     with pytest.raises(ValueError, match="sizes do not fit"):
-        _core.extrema(np.zeros(7, np.float32), 2, np.zeros(2, np.float32), np.zeros(2, np.float32))
+        _core.extrema(np.zeros(7, np.float32), 2, *np.zeros((2, 2), np.float32), np.zeros(0))

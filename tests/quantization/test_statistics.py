@@ -1,10 +1,13 @@
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.quantization.ranges import methods, scales
+from megengine.quantization.ranges.averages import KEPT, ExactMean, SampleExtrema
 from megengine.quantization.ranges.methods import RangeMethod, choose_range, error_of_range, weight_reach
-from megengine.quantization.ranges.statistics import Histogram, RunningAverage, TensorStatistics
+from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
 
 
 def batches(seed=0, n=20):
@@ -89,16 +92,58 @@ def test_channels_that_change_are_refused():
         s.update(np.zeros((1, 4), np.float32))
 
 
-def test_running_average_merges():
-    values = [3.0, -1.0, 4.0, 1.5, 9.0]
-    whole, first, second = RunningAverage(), RunningAverage(), RunningAverage()
-    for i, v in enumerate(values):
-        whole.update(v)
-        (first if i < 2 else second).update(v)
-    first.merge(second)
-    assert first.value == pytest.approx(whole.value, rel=1e-12)
-    weights = 0.9 ** np.arange(4, -1, -1)
-    assert whole.value == pytest.approx(np.average(values, weights=weights))
+def test_moving_average_is_the_same_in_any_order_and_parts():
+    values = np.random.default_rng(0).normal(size=(3 * KEPT, 2)).astype(np.float32)
+
+    def taken(rows):
+        one = SampleExtrema()
+        for lo, hi in rows.tolist():
+            one.update(lo, hi)
+        return one
+
+    whole, parts = taken(values), taken(values[::2])
+    parts.merge(taken(values[1::2][::-1]))
+    np.testing.assert_array_equal(whole.last(), parts.last())
+    assert len(whole.last()) == KEPT
+    assert parts.moving_average() == whole.moving_average()
+    weights = 0.9 ** np.arange(KEPT - 1, -1, -1)
+    np.testing.assert_allclose(whole.moving_average(), np.average(whole.last(), axis=0, weights=weights))
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-30, 1.0, 1e30, 3e38])
+def test_means_are_exact_in_any_order_and_parts(scale):
+    rng = np.random.default_rng(1)
+    rows = (rng.normal(size=(301, 5)) * rng.choice([1e-3, 1, 0], size=(301, 5))).clip(-1, 1) * scale
+    rows = rows.astype(np.float32)
+
+    def taken(part):
+        one = ExactMean()
+        for row in part:
+            one.update(row)
+        return one
+
+    whole, parts = taken(rows), taken(rows[1::2][::-1])
+    parts.merge(ExactMean())
+    parts.merge(taken(rows[::2]))
+    np.testing.assert_array_equal(whole.settled(), parts.settled())
+    expected = [float(sum(map(Fraction, map(float, column))) / len(rows)) for column in rows.T]
+    np.testing.assert_allclose(whole.value, expected, rtol=1e-15)
+    np.testing.assert_array_equal(whole.value, parts.value)
+
+
+def test_samples_of_a_batch_count_one_by_one():
+    data = batches()
+    expected, got = (
+        seen([x[i : i + 1] for x in data for i in range(2)], averaged=True),
+        TensorStatistics("x", averaged=True),
+    )
+    for x in data:
+        got.update(x, samples=2)
+    same(got, expected)
+    np.testing.assert_array_equal(got.samples.last(), expected.samples.last())
+    np.testing.assert_array_equal(got.means.value, expected.means.value)
+    mean = np.concatenate(data).mean(axis=(0, 2), dtype=np.float64)
+    np.testing.assert_allclose(got.means.value, mean, rtol=1e-5)
 
 
 def test_percentile_cuts_the_tail():
