@@ -22,6 +22,7 @@ from megengine.quantization.observer import (
     SyncMinMaxObserver,
 )
 from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.collect import collect
 from megengine.quantization.pipeline.config import EFFORTS, QuantConfig
 from megengine.quantization.pipeline.graph_qat import QATGraph, prepare_qat
 from megengine.quantization.pipeline.halves import Likeness, likeness, to_half
@@ -55,6 +56,7 @@ from megengine.quantization.quantize import (
     quantize_qat,
     reset_qconfig,
 )
+from megengine.quantization.ranges.files import Statistics
 from megengine.quantization.ranges.methods import RangeMethod
 from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
 from megengine.quantization.utils import (

@@ -25,8 +25,8 @@ def mean_error(
 
     A layer is linear, so the mean of its output is its output for the mean input: the mean of every channel of the
     input of the float network (`seen`), in all places, with the layer's own borders. The integers of the input are
-    off by the mean error of rounding all its values to `dtype` (None where weights alone are integers). The error is the layer's own, so corrections of all
-    layers can be applied at once.
+    off by the mean error of rounding all its values to `dtype` (None where weights alone are integers). The error is
+    the layer's own, so corrections of all layers can be applied at once.
     """
     w, exact = layer.inputs[1].expr.value.numpy(), _even(layer, seen.means.value).astype(np.float32)
     kept = real_weight(layer, weight)

@@ -6,12 +6,25 @@ from functools import partial
 from typing import Any
 
 from megengine.core.sizes import is_open
+from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.pipeline.halves import in_float32
 from megengine.quantization.pipeline.spec import Plain, Shared
 from megengine.quantization.ranges import Progress, TensorStatistics, stream
+from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
+
+
+def prepared(model: TracedModule | InternalGraph) -> InternalGraph:
+    """The float32 graph of a model, in its canonical form. Raises QuantizationError if it is quantized already."""
+    if isinstance(model, TracedModule):
+        require_float_modules(model)
+    source = lower(model).graph
+    require_float(source)
+    return canonicalize(in_float32(source))
 
 
 def observe(graph: InternalGraph, *annotations: Annotation) -> dict[str, TensorStatistics]:
@@ -62,13 +75,13 @@ def calibrate(
     Memory does not grow with the number of batches. Raises CalibrationError if there is none, or for NaN and infinity
     at a node, which is named.
     """
-    together = _samples_at_once(graph)
+    together = samples_at_once(graph)
     sinks = {name: partial(one.update, samples=together) for name, one in stats.items()}
     stream(graph, batches, sinks, stage="calibrate", progress=progress)
     return stats
 
 
-def _samples_at_once(graph: InternalGraph) -> int:
+def samples_at_once(graph: InternalGraph) -> int:
     """How many samples a run of the graph takes along axis 0 of its inputs."""
     first = {node.spec.shape[:1] for node in graph.inputs}
     return first.pop()[0] if len(first) == 1 and () not in first and not is_open([*first]) else 1

@@ -8,23 +8,22 @@ import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError
 from megengine.core.notebook import html_table
 from megengine.core.text import counted
-from megengine.quantization.checks import Analysis, analyze, require_float, require_float_modules
+from megengine.quantization.checks import Analysis, analyze
 from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.bias import corrected, mean_error
-from megengine.quantization.pipeline.calibrate import calibrate, observe_all
-from megengine.quantization.pipeline.canonicalize import canonicalize
+from megengine.quantization.pipeline.calibrate import calibrate, observe_all, prepared
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.equalize import equalized
 from megengine.quantization.pipeline.exchange import exchange
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import Frozen, edge_dtype, freeze
 from megengine.quantization.pipeline.gptq import gptq, takes
-from megengine.quantization.pipeline.halves import in_float32
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.moments import observe_products
 from megengine.quantization.pipeline.remaining import FloatOp, left_in_float, require_layers
-from megengine.quantization.ranges import Progress, TensorStatistics, require_repeatable
+from megengine.quantization.ranges import Progress, Statistics, TensorStatistics, require_repeatable
+from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -91,9 +90,10 @@ class QuantizedModel:
 
 def quantize_model(
     model: tm.TracedModule | InternalGraph,
-    calibration: Iterable[Any],
+    calibration: Iterable[Any] | None = None,
     config: QuantConfig | None = None,
     *,
+    statistics: Statistics | None = None,
     progress: Progress | None = None,
 ) -> QuantizedModel:
     """Quantize a float network with the help of sample inputs.
@@ -104,6 +104,7 @@ def quantize_model(
         model: a traced module, or an op-level graph; layers in bfloat16 or float16 count as float32.
         calibration: inputs of the model; read again where `config.second_reading` names a setting.
         config: settings; the default suits x86 CPUs.
+        statistics: what `collect` saw of the network; then inputs are needed only for `config.second_reading`.
         progress: called with (stage, done, total or None).
 
     Raises:
@@ -112,23 +113,27 @@ def quantize_model(
         OptionError: a setting is wrong, or an exclude rule selects nothing.
     """
     config = config or QuantConfig()
-    if isinstance(model, tm.TracedModule):
-        require_float_modules(model)
-    source = tm.lower(model).graph
-    require_float(source)
-    source = in_float32(source)
+    if calibration is None and (statistics is None or config.second_reading):
+        raise CalibrationError(
+            f"quantize_model: {config.second_reading or 'calibration'} needs inputs of the network; give calibration="
+        )
+    data = () if calibration is None else calibration
+    graph = prepared(model)
     if config.second_reading:
-        require_repeatable(calibration, config.second_reading)
-    graph = canonicalize(source)
+        require_repeatable(data, config.second_reading)
     annotation = annotate(graph, config)
     require_layers(graph, annotation)
-    stats = calibrate(graph, observe_all(graph, config), calibration, progress=progress)
+    stats = observe_all(graph, config)
+    if statistics is not None:
+        stats = statistics.of(digest(graph))
+    else:
+        calibrate(graph, stats, data, progress=progress)
     if config.equalize:
         graph, changed = equalized(graph, stats, per_channel=config.weights == "per_channel")
         if changed:
             annotation = annotate(graph, config)
-            stats = calibrate(graph, observe_all(graph, config), calibration, progress=progress)
-    return convert(graph, annotation, stats, config, calibration, progress=progress)
+            stats = calibrate(graph, observe_all(graph, config), data, progress=progress)
+    return convert(graph, annotation, stats, config, data, progress=progress)
 
 
 def requantize(
@@ -150,7 +155,14 @@ def requantize(
         )
     annotation = annotate(model.float_graph, config)
     require_layers(model.float_graph, annotation)
-    return convert(model.float_graph, annotation, model.stats, config, calibration or (), progress=progress)
+    return convert(
+        model.float_graph,
+        annotation,
+        model.stats,
+        config,
+        () if calibration is None else calibration,
+        progress=progress,
+    )
 
 
 def convert(

@@ -1,6 +1,7 @@
 """Ranges: batches of data, what was seen of a tensor, and the scale and zero point that follow from it."""
 
 from megengine.quantization.ranges.batches import (
+    Batch,
     Progress,
     as_batches,
     as_tensors,
@@ -8,7 +9,9 @@ from megengine.quantization.ranges.batches import (
     samples_of,
     shape_remedy,
     stream,
+    watched,
 )
+from megengine.quantization.ranges.files import Statistics
 from megengine.quantization.ranges.methods import METHODS, RangeMethod, activation_dtype, weight_dtype
 from megengine.quantization.ranges.observers import (
     ExponentialMovingAverageObserver,

@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 
 KEPT = 512
-_PARTS, _BITS = 9, 32  # of an exact sum: 288 bits hold float32 numbers and 2**34 of the largest
+PARTS, _BITS = 9, 32  # of an exact sum: 288 bits hold float32 numbers and 2**34 of the largest
 _LOWEST = -149  # exponent of the least float32
 _ROOM = 128  # numbers of up to 55 bits that fit into int64 together
 
@@ -90,7 +90,7 @@ class ExactMean:
         place = np.maximum(exponent - 24, _LOWEST) - _LOWEST
         whole = np.ldexp(x.astype(np.float64), -_LOWEST - place).astype(np.int64)
         if self.parts is None:
-            self.parts = np.zeros((_PARTS, len(x)), np.int64)
+            self.parts = np.zeros((PARTS, len(x)), np.int64)
         self.parts[place // _BITS, np.arange(len(x))] += whole << (place % _BITS)
         self.count += 1
         self._added += 1

@@ -79,19 +79,19 @@ def error_of_range(h: Histogram, lo: float, hi: float, how: Scheme) -> float:
 def _kl(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
     """Range of least Kullback-Leibler divergence between the values and their quantized histogram.
 
-    The method can collapse on peaked tensors (a range of a few bins fits the peak and throws the tail away),
-    so ranges that cut off more than one value in a thousand are not considered.
+    The divergence hardly sees the rare large values that carry the power of a heavy tail, and collapses on peaked
+    tensors. So only ranges are considered that leave no more squared error than the whole range does.
     """
     h = stats.histogram
     lo, hi = stats.minimum, stats.maximum
     if how.symmetric:
         hi = hi if how.qmin == 0 else max(-lo, hi)
         lo = 0.0 if how.qmin == 0 else -hi
-    best, chosen = np.inf, (lo, hi)
+    best, chosen, allowed = np.inf, (lo, hi), error_of_range(h, lo, hi, how)
     for factor in np.linspace(1.0, 0.1, 91):
         candidate = lo * factor, hi * factor
-        if np.sum(h.counts[(h.centers < candidate[0]) | (h.centers > candidate[1])]) > 1e-3 * stats.count:
-            break
+        if error_of_range(h, *candidate, how) > allowed:
+            continue
         divergence = _divergence(h, *candidate, how.steps + 1)
         if divergence < best:
             best, chosen = divergence, candidate

@@ -174,6 +174,21 @@ def test_kl_does_not_collapse_on_a_peak():
     assert hi > 5
 
 
+@pytest.mark.parametrize("how", [scales.UNSIGNED, scales.SIGNED, scales.ASYMMETRIC], ids=lambda s: s.dtype)
+@pytest.mark.parametrize("tail", ["t2", "t3", "lognormal", "mixture"])
+def test_kl_has_no_more_error_than_minmax_on_heavy_tails(tail, how):
+    rng = np.random.default_rng(7)
+    x = {
+        "t2": lambda: rng.standard_t(2, 50000),
+        "t3": lambda: rng.standard_t(3, 50000),
+        "lognormal": lambda: rng.lognormal(0, 1.5, 50000) - (how is not scales.UNSIGNED),
+        "mixture": lambda: rng.normal(size=50000) * np.where(rng.random(50000) < 1e-3, 20, 1),
+    }[tail]()
+    s = seen([np.maximum(x, 0 if how is scales.UNSIGNED else -np.inf).astype(np.float32)])
+    errors = [error_of_range(s.histogram, *choose_range(s, RangeMethod(m), how), how) for m in ("kl", "minmax")]
+    assert errors[0] <= errors[1]
+
+
 def test_kl_clips_a_far_outlier():
     x = np.random.default_rng(4).normal(size=100000).astype(np.float32)
     x[0] = 40

@@ -23,6 +23,7 @@ from megengine.core.sizes import OpenSize
 from megengine.serialization.arrays import packed
 from megengine.serialization.files import ARCHIVES, SUFFIXES
 from megengine.traced_module.bodies import DEEPEST, Body, bodies_of
+from megengine.traced_module.editing.computed import digest_of
 from megengine.traced_module.formats import module_reading, module_writing
 from megengine.traced_module.formats.archives import read_archive, write_archive
 from megengine.traced_module.formats.values import ValueReader, dtype_in, dtype_out, lengths_out, size_in, size_out
@@ -136,6 +137,13 @@ def _arrays(graph: InternalGraph, prefix: str) -> Iterator[tuple[str, np.ndarray
 
 def _ends(graph: InternalGraph) -> dict[str, Any]:
     return {"name": graph.name, "inputs": [n.name for n in graph.inputs], "outputs": [n.name for n in graph.outputs]}
+
+
+def digest(graph: InternalGraph) -> str:
+    """Equal for op-level graphs with the same ops, names and constants, whatever their name and metadata."""
+    ends = {name: names for name, names in _ends(graph).items() if name != "name"}
+    text = json.dumps([ends, *(_describe(e) for e in graph.exprs())], allow_nan=False)
+    return digest_of([(text, np.zeros(0, np.uint8)), *_arrays(graph, "")])
 
 
 def _graph_text(graph: InternalGraph) -> str:
