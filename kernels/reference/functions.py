@@ -67,14 +67,14 @@ def _log1p(x: np.ndarray) -> np.ndarray:
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
-    whole = np.where(x < 0, -x, x)
-    a = np.where(whole > 4, np.float32(4), whole)
-    s = a * a
-    p = _horner([-0.0005654106, 0.0049232775, -0.026716385, 0.112803645, -0.3761235, 1.1283791], s)
-    t = 1 / (a + 1)
-    q = _horner([-0.3538539, 1.3221443, -1.8851053, 0.91172564, 0.4233792, 0.5814048, -0.0008983068], t)
-    y = np.where(a < 1, a * p, 1 - _exp(-s) * q)
-    return np.where(x < 0, -y, y)
+    v = np.where(x < -4, np.float32(-4), x)
+    v = np.where(v > 4, np.float32(4), v)
+    s = v * v
+    p = _horner([1.98678302e-06, 0.000284565986, 0.00388334571, 0.0531017532, 0.193545095, 1.12837914], s)
+    q = _horner([3.74201857e-05, 0.00118557161, 0.0152072553, 0.115350016, 0.50485743, 1], s)
+    y = v * p / q
+    y = np.where(y < -1, np.float32(-1), y)
+    return np.where(y > 1, np.float32(1), y)
 
 
 def _tanh(x: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ FUNCTIONS = {
     "hswish": (lambda x: x * np.clip(x + 3, 0, 6) / 6, 3, 0),
     "tanh": (np.tanh, 6, 0),
     "gelu": (lambda x: x * 0.5 * (1 + erf(x / math.sqrt(2))), 4, 1),  # 1 + erf loses digits below zero, as its formula
-    "erf": (erf, 4, 0),
+    "erf": (erf, 6, 0),
     "softplus": (lambda x: np.logaddexp(x, 0), 6, 0),
     "leaky_relu": (lambda x: np.where(x > 0, x, x * np.float64(F32(0.1))), 1, 0),
     "exp": (np.exp, 4, 0),
