@@ -69,6 +69,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "conv_transpose3d": (onednn.onednn_windows,),
     "fused_conv2d": (onednn.onednn_fused_conv2d,),
     "fused_norm": (along.own_norm,),
+    "fused_matmul": (onednn.onednn_viewed_matmul,),
     "fused_linear": (onednn.onednn_fused_linear,),
     "max_pool2d": (floating.own_max_pool2d, int8.int8_max_pool2d),
     "max_pool2d_backward": (training.own_max_pool2d_backward,),

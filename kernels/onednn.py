@@ -7,6 +7,7 @@ other scales. This sequence equals docs/integer-arithmetic.md bit for bit where 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 import warnings
@@ -182,6 +183,19 @@ def _matmul_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     return _module.matmul_step(*lengths, problem.inputs[0].dtype.name, threads)
 
 
+def _viewed_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    """A product of operands that lie apart, which its result may too."""
+    assert _module is not None
+    a, out = problem.attrs, problem.outputs[0].shape
+    steps = [math.prod(out[i + 1 :]) for i in range(len(out))]
+    result = (*zip(*((out[i], steps[i]) for i in map(a.perm.index, range(len(out)))), strict=True),)
+    lengths = []
+    for shape, strides, *_ in (*a.views, result):
+        missing = len(out) - len(shape)
+        lengths += [[*(1,) * missing, *shape], [*(shape[0] * strides[0],) * missing, *strides]]
+    return _module.matmul_step(*lengths, problem.inputs[0].dtype.name, threads, a.views[0][2], a.views[1][2], a.scale)
+
+
 Geometry = tuple[list[Any], int, list[Any]]
 
 
@@ -305,6 +319,7 @@ onednn_matmul_rows = StepKernel(
     "onednn_matmul_rows", _rows_step, _rows_usable, packs=(1,), accepts=_constant_matrix, free=True
 )  # eager calls: NumPy's product, which packs nothing
 onednn_matmul = StepKernel("onednn_matmul", _matmul_step, _matmul_usable, free=True)
+onednn_viewed_matmul = StepKernel("onednn_viewed_matmul", _viewed_step, _layer_usable, free=True, in_rows=True)
 onednn_qconv2d = step_kernel(
     "onednn_qconv2d", _qconv_step, _integer_usable, packs=_INTEGER_WEIGHTS, accepts=_no_integer_bias, inplace_input=5
 )

@@ -93,7 +93,7 @@ def _ranges(attrs: Any) -> tuple[Any, ...]:
 
 
 # ops whose result is a view of their input
-_VIEWS: dict[str, Callable[[np.ndarray, Any], np.ndarray]] = {
+VIEWS: dict[str, Callable[[np.ndarray, Any], np.ndarray]] = {
     "transpose": lambda x, a: x.transpose(a.perm),
     "slice": lambda x, a: x[_ranges(a)],
     "broadcast_to": lambda x, a: np.broadcast_to(x, a.shape),
@@ -102,7 +102,7 @@ _VIEWS: dict[str, Callable[[np.ndarray, Any], np.ndarray]] = {
 
 
 def _view_step(problem: Problem, strides: Strides) -> Any:
-    source = _place(0, problem.inputs[0], strides, lambda x: _VIEWS[problem.op](x, problem.attrs))
+    source = _place(0, problem.inputs[0], strides, lambda x: VIEWS[problem.op](x, problem.attrs))
     return _step(problem, [(source, _place(1, problem.outputs[0], strides))])
 
 
@@ -214,7 +214,7 @@ def _set_ranges(problem: Problem) -> str | None:
 
 
 MOVES: dict[str, tuple[Callable[[Problem], str | None], Callable[[Problem, Strides], Any]]] = {
-    **dict.fromkeys(_VIEWS, (_same_types, _view_step)),
+    **dict.fromkeys(VIEWS, (_same_types, _view_step)),
     "concat": (_same_types, _concat_step),
     "split": (_same_types, _split_step),
     "pad": (_padding, _pad_step),

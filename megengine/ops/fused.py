@@ -134,6 +134,44 @@ define(
 )
 
 
+View = tuple[tuple[int, ...], tuple[int, ...], int]  # shape, strides and first element, in elements
+
+
+def _view_infer(
+    x: TensorSpec, y: TensorSpec, *, views: tuple[View, View], perm: tuple[int, ...], scale: float
+) -> TensorSpec:
+    refuse_quantized("fused_matmul", x, y)
+    for view, spec in zip(views, (x, y), strict=True):
+        shape, strides, first = view
+        last = first + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        if first < 0 or min(strides) < 0 or last >= spec.size:
+            raise ShapeError(f"fused_matmul: the view {view} of {spec} leaves it; expected one inside")
+    (*of_x, rows, _), (*of_y, _, columns) = (shape for shape, *_ in views)
+    shape = (*np.broadcast_shapes(tuple(of_x), tuple(of_y)), rows, columns)
+    return TensorSpec(tuple(shape[p] for p in perm), x.dtype, x.device)
+
+
+def _viewed(x: np.ndarray, view: View) -> np.ndarray:
+    shape, strides, first = view
+    flat = in_order(x).reshape(-1)[first:]
+    return np.lib.stride_tricks.as_strided(flat, shape, [s * x.itemsize for s in strides], writeable=False)
+
+
+_APART = {"views": (((3, 2, 4), (4, 12, 1), 0), ((3, 4, 2), (12, 1, 6), 1)), "perm": (1, 0, 2), "scale": 0.5}
+define(
+    "fused_matmul",
+    _view_infer,
+    lambda x, y, views, perm, scale: in_order(
+        (np.matmul(_viewed(x, views[0]), _viewed(y, views[1])) * x.dtype.type(scale)).transpose(perm)
+    ),
+    _MADE_BY_PASSES,
+    no_onnx("exported before fusion"),
+    lambda: [Sample((noise(2, 3, 4), noise(3, 12)), _APART, False)],
+    lambda: [ErrorSample((noise(2, 3, 4), noise(3, 3)), _APART, ShapeError, "fused_matmul: the view .* leaves it")],
+    macs=lambda inputs, result, attrs: math.prod(result.shape) * attrs["views"][0][0][-1],
+)
+
+
 def _norm_infer(
     x: TensorSpec, *factors: TensorSpec, axes: int, eps: float, centred: bool, reciprocal: bool
 ) -> TensorSpec:

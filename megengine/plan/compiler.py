@@ -27,6 +27,7 @@ from megengine.plan.halves import widen_halves
 from megengine.plan.layouts import Layouts, choices, constants_of, one_layout, problem_of, turned
 from megengine.plan.memory import Lifetime, place
 from megengine.plan.norms import name_norms
+from megengine.plan.views import fold_views
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.formats import native as files
@@ -384,6 +385,8 @@ class Plan:
         run_passes(graph)
         if not exact:
             name_activations(graph)
+            fold_views(graph)
+        name_norms(graph)
         widen_halves(graph, exact=exact)
         name_norms(graph)
         fuse(graph, exact=exact)

@@ -192,25 +192,6 @@ _REPEATS = (
 )
 
 
-# ---------------------------------------------------------------- products of two computed values
-
-_TURNED = any_()
-_TURN = call("transpose", _TURNED).where(
-    lambda node: node.spec.ndim > 2 and node.expr.attrs["perm"][-2] == node.spec.ndim - 1
-)
-
-
-def _turned_product(m: Found) -> TensorNode:
-    """Rows stay together where the product turns its second operand instead."""
-    product, turn, operand = m.root.expr, m.expr(_TURN), m[_TURNED]
-    *others, rows, columns = turn.attrs["perm"]
-    perm = (*others, columns, rows)
-    if perm != tuple(range(len(perm))):
-        operand = m.apply("transpose", operand, attrs={"perm": perm}, name=turn.output.name)
-    attrs = {**product.attrs, "transpose_b": not product.attrs["transpose_b"]}
-    return m.apply("matmul", product.inputs[0], operand, attrs=attrs, name=m.root.name)
-
-
 def _rules(*, exact: bool) -> tuple[Rule, ...]:
     """With `exact`, products of more than two axes keep the order of the reference."""
 
@@ -221,7 +202,6 @@ def _rules(*, exact: bool) -> tuple[Rule, ...]:
         Rule("split_window", _LARGEST, _by_axes, when=_is_large),
         Rule("fuse", _with_activation(_SUM | _CONV), _fused_conv),
         Rule("fuse", _with_activation(BIASED | PRODUCT), _fused_linear, when=is_linear),
-        *(() if exact else (Rule("fuse", call("matmul", any_(), _TURN), _turned_product),)),
     )
 
 

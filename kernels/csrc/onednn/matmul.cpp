@@ -18,10 +18,11 @@ using dims = dnnl::memory::dims;
 using dim = dnnl::memory::dim;
 
 // Shapes of equal length [stacks..., rows, columns] and strides in elements; a stride of 0 never occurs: a
-// repeated axis has length 1.
+// repeated axis has length 1. `first` is the place of the first element.
 struct Operand {
     dims shape, strides;
     dnnl::memory::data_type type;
+    dim first = 0;
 
     dnnl::memory::desc desc() const { return {shape, type, strides}; }
 };
@@ -33,12 +34,14 @@ Operand slice(Operand x, std::size_t axis, dim from, dim to) {
 }
 
 std::size_t offset(const Operand& x, std::size_t axis, dim from) {
-    return x.shape[axis] == 1 ? 0 : static_cast<std::size_t>(from * x.strides[axis]) * size_of(x.type);
+    const dim skipped = x.shape[axis] == 1 ? 0 : from * x.strides[axis];
+    return static_cast<std::size_t>(x.first + skipped) * size_of(x.type);
 }
 
 struct Product {
     dnnl::matmul primitive;
     dnnl::memory a, b, dst, scratch;
+    bool scaled = false;
     std::size_t a_offset = 0, b_offset = 0, dst_offset = 0;
     // Eager calls of several Python threads share one cached step: its handles belong to one run at a time.
     std::unique_ptr<std::mutex> busy = std::make_unique<std::mutex>();
@@ -47,6 +50,7 @@ struct Product {
 class MatmulStep final : public Step {
   public:
     std::vector<Product> products;
+    dnnl::memory scale;  // of the sums
 
     int parts() const override { return static_cast<int>(products.size()); }
     std::size_t scratch_bytes() const override {
@@ -62,16 +66,19 @@ class MatmulStep final : public Step {
             p.b.set_data_handle(buffers[1] + p.b_offset);
             p.dst.set_data_handle(buffers[2] + p.dst_offset);
             p.scratch.set_data_handle(scratch);
-            p.primitive.execute(this_thread_stream(), {{DNNL_ARG_SRC, p.a},
-                                                       {DNNL_ARG_WEIGHTS, p.b},
-                                                       {DNNL_ARG_DST, p.dst},
-                                                       {DNNL_ARG_SCRATCHPAD, p.scratch}});
+            std::unordered_map<int, dnnl::memory> arguments{{DNNL_ARG_SRC, p.a},
+                                                            {DNNL_ARG_WEIGHTS, p.b},
+                                                            {DNNL_ARG_DST, p.dst},
+                                                            {DNNL_ARG_SCRATCHPAD, p.scratch}};
+            if (p.scaled) arguments.insert({DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC, scale});
+            p.primitive.execute(this_thread_stream(), arguments);
         });
     }
 };
 
-Product product(const Operand& a, const Operand& b, const Operand& dst) {
+Product product(const Operand& a, const Operand& b, const Operand& dst, float scale) {
     dnnl::primitive_attr attr;
+    if (scale != 1.f) attr.set_scales_mask(DNNL_ARG_SRC, 0);
     attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const dnnl::matmul::primitive_desc pd(cpu_engine(), a.desc(), b.desc(), dst.desc(), attr);
     Product p;
@@ -80,15 +87,16 @@ Product product(const Operand& a, const Operand& b, const Operand& dst) {
     p.b = dnnl::memory(pd.weights_desc(), cpu_engine(), DNNL_MEMORY_NONE);
     p.dst = dnnl::memory(pd.dst_desc(), cpu_engine(), DNNL_MEMORY_NONE);
     p.scratch = dnnl::memory(pd.scratchpad_desc(), cpu_engine(), DNNL_MEMORY_NONE);
+    p.scaled = scale != 1.f;
     return p;
 }
 
 // Parts are pieces of the first axis that has something to divide: a stack, or the rows.
 nb::object matmul_step(dims a_shape, dims a_strides, dims b_shape, dims b_strides, dims shape, dims strides,
-                       const std::string& type_name, int threads) {
+                       const std::string& type_name, int threads, dim a_first, dim b_first, float scale) {
     const auto type = data_type(type_name);
-    const Operand a{std::move(a_shape), std::move(a_strides), type};
-    const Operand b{std::move(b_shape), std::move(b_strides), type};
+    const Operand a{std::move(a_shape), std::move(a_strides), type, a_first};
+    const Operand b{std::move(b_shape), std::move(b_strides), type, b_first};
     const Operand dst{std::move(shape), std::move(strides), type};
     const std::size_t rank = dst.shape.size();
     for (const Operand* x : {&a, &b, &dst})
@@ -101,12 +109,15 @@ nb::object matmul_step(dims a_shape, dims a_strides, dims b_shape, dims b_stride
     OneOmpThread one;
     auto step = std::make_unique<MatmulStep>();
     try {
+        step->scale =
+            dnnl::memory({{1}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::x}, cpu_engine());
+        *static_cast<float*>(step->scale.get_data_handle()) = scale;
         for (dim i = 0; i < pieces; ++i) {
             const dim from = total * i / pieces, to = total * (i + 1) / pieces;
             Product p = product(slice(a, axis, from, to), of_rows ? b : slice(b, axis, from, to),
-                                slice(dst, axis, from, to));
+                                slice(dst, axis, from, to), scale);
             p.a_offset = offset(a, axis, from);
-            p.b_offset = of_rows ? 0 : offset(b, axis, from);
+            p.b_offset = offset(b, axis, of_rows ? 0 : from);
             p.dst_offset = offset(dst, axis, from);
             step->products.push_back(std::move(p));
         }
@@ -121,7 +132,8 @@ nb::object matmul_step(dims a_shape, dims a_strides, dims b_shape, dims b_stride
 void bind_matmul(nb::module_& m) {
     using nb::arg;
     m.def("matmul_step", &matmul_step, arg("a_shape"), arg("a_strides"), arg("b_shape"), arg("b_strides"),
-          arg("shape"), arg("strides"), arg("type"), arg("threads"));
+          arg("shape"), arg("strides"), arg("type"), arg("threads"), arg("a_first") = 0, arg("b_first") = 0,
+          arg("scale") = 1.f);
 }
 
 }  // namespace mge
