@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from megengine.kernels.halves import HALVES
 from megengine.ops.common import normalize_axes
 from megengine.ops.norm import along_channels, norm_factor
 from megengine.traced_module.ir.graph import InternalGraph
@@ -13,6 +14,7 @@ from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
 from megengine.traced_module.patterns import Pattern, any_, call, const
 
+_FLOATS = HALVES | {np.dtype(np.float32)}
 _X, _EPS, _ONE, _WEIGHT, _BIAS = any_(), const(), const(), const(), const()
 _MEAN = call("mean", _X, keepdims=True)
 _CENTRED = call("sub", _X, _MEAN)
@@ -39,7 +41,7 @@ def _rule(value: Pattern) -> Rule:
         x, rank = m[_X], m[_X].spec.ndim
         means = {normalize_axes("norm", m[p].expr.attrs["axis"], rank) for p in (_MEAN, variance) if p in m}
         axes = means.pop()
-        if means or axes != tuple(range(axes[0], rank)) or x.dtype != np.float32 or m.root.spec != x.spec:
+        if means or axes != tuple(range(axes[0], rank)) or x.dtype not in _FLOATS or m.root.spec != x.spec:
             return False
         if m[_EPS].spec.size != 1 or (_ONE in m and not np.all(m[_ONE].expr.value.numpy() == 1)):
             return False
@@ -74,7 +76,7 @@ def _affine(m: Found) -> TensorNode:
 RULES = (
     _rule(_CENTRED),
     _rule(_X),
-    Rule("batch_norm", call("batch_norm", _X, *_PARAMETERS), _affine),
+    Rule("batch_norm", call("batch_norm", _X, *_PARAMETERS), _affine, when=lambda m: m[_X].dtype == np.float32),
 )
 
 

@@ -25,6 +25,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign, exchange_outputs, remove_dead
 from megengine.traced_module.passes import run_passes
+from megengine.traced_module.passes.activations import name_activations
 
 _FLOAT32 = np.dtype(np.float32)
 HALF_NAMES = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16": "float16"}
@@ -57,6 +58,7 @@ def to_half(model: TracedModule | InternalGraph, dtype: Any = "bfloat16", *, flo
         require_float_modules(model)
     graph = lower(model).graph
     require_float(graph)
+    name_activations(graph)  # their constants are no longer known when they are rounded or folded
     run_passes(graph)
     if not any(n.dtype == _FLOAT32 for n in graph.nodes() if isinstance(n, TensorNode)):
         raise QuantizationError(f"to_half: network {graph.name!r} has no float32 value; give a float32 network")

@@ -5,6 +5,8 @@ In integers these are one table lookup; in float plans the layer in front applie
 
 from typing import Any
 
+import numpy as np
+
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
@@ -12,15 +14,14 @@ from megengine.traced_module.patterns import Pattern, any_, call, const, fixed_v
 
 
 def _number(value: float) -> Pattern:
-    """A constant of one element that is float32's nearest to `value`, or its neighbour."""
+    """A constant of one element that is the nearest number of its type to `value`; of float32 also a neighbour."""
 
     def equal(node: Any) -> bool:
         constant = fixed_value(node)
-        return (
-            constant is not None
-            and constant.size == 1
-            and abs(float(constant.reshape(())) - value) <= 2e-7 * abs(value)
-        )
+        if constant is None or constant.size != 1:
+            return False
+        nearest = float(np.asarray(value).astype(constant.dtype))
+        return abs(float(constant.reshape(())) - nearest) <= 2e-7 * abs(value)
 
     return const().where(equal)
 
