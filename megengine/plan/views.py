@@ -60,18 +60,21 @@ def _behind(operand: _Operand, expr: Apply) -> _Operand:
     if (factor := _factor(expr)) is not None:
         return replace(operand, scale=operand.scale * factor[1])
     try:
-        if expr.op == "reshape":
-            return replace(operand, view=operand.view.reshape(expr.output.shape, copy=False))
-        return replace(operand, view=VIEWS[expr.op](operand.view, Attrs(expr.attrs)))
+        if expr.record.keeps_order:
+            view = operand.view.reshape(expr.output.shape, copy=False)
+        else:
+            view = VIEWS[expr.op](operand.view, Attrs(expr.attrs))
     except ValueError:  # only a copy has this shape
         return _whole(expr.output)
+    repeats = any(step == 0 and n > 1 for n, step in zip(view.shape, view.strides, strict=True))
+    return _whole(expr.output) if repeats else replace(operand, view=view)
 
 
 def _operand(node: TensorNode, *, turned: bool) -> _Operand:
     path = []
     while isinstance(node.expr, Apply):
         factor = _factor(node.expr)
-        if factor is None and node.expr.op not in ("transpose", "slice", "reshape"):
+        if factor is None and not (node.expr.record.keeps_order or node.expr.op in VIEWS):
             break
         path.append(node.expr)
         node = node.expr.inputs[0] if factor is None else factor[0]
@@ -95,7 +98,8 @@ def _fold(graph: InternalGraph, product: Apply) -> bool:
         return False
     attrs = {"views": (a.attribute(), b.attribute()), "perm": perm, "scale": scale}
     specs = [a.node.spec, b.node.spec]
-    problem = Problem("fused_matmul", specs, [get_op("fused_matmul").infer(*specs, **attrs)], attrs)
+    result: Any = get_op("fused_matmul").infer(*specs, **attrs)
+    problem = Problem("fused_matmul", specs, [result], attrs)
     if not family("fused_matmul").for_plan(problem, {}):
         return False
     made = graph.apply(
@@ -109,4 +113,5 @@ def fold_views(graph: InternalGraph) -> bool:
     """Change in place; True if something changed. For plans without integers: sums are scaled, not what is summed."""
     products = [e for e in graph.exprs() if isinstance(e, Apply) and e.op == "matmul"]
     changed = [e for e in products if e.output.spec.size and _fold(graph, e)]
-    return bool(changed) and (remove_dead(graph) or True)
+    remove_dead(graph)
+    return bool(changed)

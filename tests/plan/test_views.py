@@ -85,6 +85,8 @@ def test_stacks_that_broadcast():
 
 
 def test_what_is_no_view_is_moved():
+    repeated = compiled(lambda a, b: F.matmul(F.broadcast_to(a, (3, 2, 4)), b), draw(1, 2, 4), draw(3, 4, 5))
+    assert repeated == ["broadcast_to", "matmul"]
     flipped = compiled(lambda a, b: F.matmul(a[:, ::-1], b), draw(3, 4), draw(4, 5))
     assert "fused_matmul" not in flipped
     copied = compiled(lambda a, b: F.matmul(F.reshape(F.transpose(a, (1, 0)), (2, 6)), b), draw(4, 3), draw(6, 5))
