@@ -34,6 +34,7 @@ COMMANDS = {
     "edit": ("megengine.cli.editing", "edit", "Replay edits, run passes, rename and cut a model."),
     "ptq": ("megengine.cli.ptq", "ptq", "Quantize a float model with calibration data."),
     "search": ("megengine.cli.searching", "search", "Find bits for each layer under budgets."),
+    "qat": ("megengine.cli.qat", "qat", "Train a network with the values of its integer network."),
     "convert": ("megengine.cli.converting", "convert", "Write a float model in bfloat16 or float16, and compare."),
     "verify": ("megengine.cli.verifying", "verify", "Check that specification, integer run and plan agree."),
     "replay": ("megengine.cli.replaying", "replay", "Repeat the making of a quantized model to the same bytes."),

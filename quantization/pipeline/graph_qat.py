@@ -99,6 +99,7 @@ class QATGraph(Module):
         return {
             name: TrainedScale(self.method, name, quantize_weight(name, self._weight_of(name, now), spec).dtype)
             for name, spec in self._annotation.weights.items()
+            if not spec.group
         }
 
     def _weight_of(self, layer: str, now: dict[str, Tensor]) -> np.ndarray:
@@ -111,6 +112,12 @@ class QATGraph(Module):
         for name, norm in self.norms.items():
             now.update(zip((n.name for n in self._layers[name].inputs[1:]), norm.folded(), strict=True))
         return now
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples that a call takes; None where any number will do."""
+        lengths = [n.spec.shape[0] for n in self._graph.inputs if n.spec.ndim]
+        return None if not lengths or is_open(tuple(lengths)) else lengths[0]
 
     @property
     def scale_parameters(self) -> list[Parameter]:

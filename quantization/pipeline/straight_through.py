@@ -11,7 +11,9 @@ from megengine.autodiff import Function
 from megengine.autodiff.tape import Context
 from megengine.core.dtype import QuantizedDType, known_quantized
 from megengine.dispatch import apply
+from megengine.kernels.native import from_step, to_step
 from megengine.kernels.reference import integer
+from megengine.kernels.rounding import round_sums, round_sums_backward
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply
 
@@ -35,9 +37,9 @@ class Slope:
         """That of a method of training scales."""
         return cls(method != "ste", method != "pact", method == "lsq")
 
-    def factor(self, t: np.ndarray, hi: int, samples: int, scales: int) -> float:
-        """What the gradient of each of the scales is multiplied by: 1 / sqrt(numbers it has * largest integer)."""
-        return float(1 / np.sqrt(max(t.size / samples / scales * max(hi, 1), 1))) if self.weighted else 1.0
+    def factor(self, features: int, hi: int) -> float:
+        """What the gradient of a scale is multiplied by: 1 / sqrt(numbers of a sample * largest integer)."""
+        return float(1 / np.sqrt(max(features * max(hi, 1), 1))) if self.weighted else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,45 +47,50 @@ class Sum:
     """The result of an integer layer before and after rounding.
 
     Args:
-        alone: the layer's own, float32, in steps of the result.
+        alone: the layer's own, float32, in steps of the result, channels last: [rows, channels].
         steps: the same with the residual.
+        ends: smallest and largest of them.
         stored: the integers.
         lo, hi: the bounds, relative to the zero point.
     """
 
     alone: np.ndarray
     steps: np.ndarray
+    ends: tuple[float, float]
     stored: Tensor
     lo: int
     hi: int
 
 
+def by_channel(array: np.ndarray) -> np.ndarray:
+    """An array as [rows, channels]: of four axes the second one counts channels, else the last one."""
+    return _flat(to_step(array))
+
+
+def _as_before(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """What `by_channel` was made of."""
+    return from_step(rows.reshape(shape[0], *shape[2:], shape[1])) if len(shape) == 4 else rows.reshape(shape)
+
+
 def rounded_sum(t: np.ndarray, residual: Tensor | None, ratio: float, lo: int, hi: int, dtype: QuantizedDType) -> Sum:
     """The end of a layer's arithmetic: the residual is added to t (float32, in steps of dtype), and the sum rounded."""
-    alone = t
-    if residual is not None:
-        other = known_quantized(residual.dtype)
-        t = t + (residual.numpy().astype(np.float32) - np.float32(other.zero_point)) * np.float32(ratio)
-    q = np.rint(np.clip(t, np.float32(lo), np.float32(hi))) + dtype.zero_point
-    return Sum(alone, t, Tensor._wrap(q.astype(dtype.storage), dtype), lo, hi)
+    alone = by_channel(t)
+    other = None if residual is None else by_channel(residual._storage())
+    zero = 0 if residual is None else known_quantized(residual.dtype).zero_point
+    steps, q, ends = round_sums(alone, other, zero, ratio, (lo, hi), dtype.zero_point, dtype.storage)
+    return Sum(alone, steps, ends, Tensor._wrap(_as_before(q, t.shape), dtype), lo, hi)
 
 
 def rounding_gradient(
     ct: np.ndarray, t: np.ndarray, lo: int, hi: int, ends: tuple[int, int], slope: Slope
-) -> tuple[np.ndarray, np.ndarray]:
-    """The gradient of a value before rounding, and at each value that of the scale.
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """The gradient before rounding, its sum by channel, and the gradient of the scale, of [rows, channels].
 
     t is in steps. It passes inside of lo and hi; the scale has a part in the ends of the type, `ends`, not in a bound
     that the network sets.
     """
-    inside = (lo <= t) & (t <= hi)
-    passed = ct * inside
-    if not slope.learns:
-        return passed, np.zeros(1, np.float32)
-    above, below = (np.float32(end if end == bound else 0) for end, bound in ((ends[1], hi), (ends[0], lo)))
-    moved = np.where(t > hi, above, below)
-    moved = np.where(inside, np.rint(t) - t if slope.rounding else np.float32(0), moved)
-    return passed, ct * moved
+    factors = float(ends[0]) * (ends[0] == lo), float(ends[1]) * (ends[1] == hi)
+    return round_sums_backward(ct, t, (lo, hi), factors, rounding=slope.learns and slope.rounding)
 
 
 def ends_of(dtype: QuantizedDType) -> tuple[int, int]:
@@ -104,37 +111,48 @@ class RoundedValue(Function):
 
     def backward(self, output_grads: Tensor) -> tuple[Tensor, Tensor | None]:
         dtype = known_quantized(self.stored.dtype)
-        t = self.x.numpy() / np.float32(dtype.only_scale)
-        lo, hi = ends_of(dtype)
-        passed, moved = rounding_gradient(output_grads.numpy(), t, lo, hi, (lo, hi), self.slope)
-        return Tensor(passed), _total(moved, self.slope, t, hi, self.scale)
+        x = self.x.numpy()
+        t, ends = x / np.float32(dtype.only_scale), ends_of(dtype)
+        shape = x.shape if x.ndim else (1,)
+        ct = by_channel(output_grads.numpy().reshape(shape))
+        passed, _, total = rounding_gradient(ct, by_channel(t.reshape(shape)), *ends, ends, self.slope)
+        whole = _as_before(passed, shape).reshape(x.shape)
+        return Tensor._wrap(whole), _of_scale(total, self.slope, t.size // max(shape[0], 1), ends[1], self.scale)
 
 
 @dataclass(eq=False)
 class RoundedWeight(Function):
-    """A weight on the grid of its integers; clipped values get no gradient."""
+    """A weight on the grid of its integers; clipped values get no gradient.
+
+    In groups the integers have another shape than the weight, and `real` are the values they stand for.
+    """
 
     stored: Tensor
     slope: Slope
+    real: np.ndarray | None = None
 
     def forward(self, w: Tensor, scale: Tensor) -> Tensor:
         self.w, self.scale = w, scale
-        return apply("dequantize", self.stored)
+        return apply("dequantize", self.stored) if self.real is None else Tensor(self.real)
 
     def backward(self, output_grads: Tensor) -> tuple[Tensor, Tensor | None]:
         dtype = known_quantized(self.stored.dtype)
         w = self.w.numpy()
+        if self.real is not None:
+            return output_grads, None
         t = w / integer.along(dtype.scale, dtype.axis, w.ndim)
         lo, hi = ends_of(dtype)
         ct = output_grads.numpy()
         if not self.slope.learns:  # the largest weight may lie a rounding beyond the end
-            return Tensor(ct * (np.abs(t) <= hi + 0.5)), None
-        passed, moved = rounding_gradient(ct, t, lo, hi, (lo, hi), self.slope)
-        if dtype.axis is None:
-            return Tensor(passed), _total(moved, self.slope, t[None], hi, self.scale)
-        sums = moved.sum(axis=tuple(i for i in range(w.ndim) if i != dtype.axis % w.ndim), dtype=np.float64)
-        factor = self.slope.factor(t, hi, 1, len(sums))
-        return Tensor(passed), Tensor((sums * factor).astype(np.float32))
+            return (
+                output_grads if np.abs(t).max(initial=0) <= hi + 0.5 else Tensor(ct * (np.abs(t) <= hi + 0.5))
+            ), None
+        inside = (lo <= t) & (t <= hi)
+        moved = ct * np.where(inside, np.rint(t) - t, np.clip(t, lo, hi))
+        axes = tuple(i for i in range(w.ndim) if dtype.axis is None or i != dtype.axis % w.ndim)
+        sums = moved.sum(axis=axes, dtype=np.float64)
+        factor = self.slope.factor(w.size // max(sums.size, 1), hi)
+        return Tensor(ct * inside), Tensor((sums * factor).astype(np.float32).reshape(self.scale.shape))
 
 
 @dataclass(eq=False)
@@ -154,26 +172,22 @@ class IntegerLayer(Function):
         return apply("dequantize", self.sum.stored)
 
     def backward(self, output_grads: Tensor) -> tuple[Tensor | None, ...]:
-        s, dtype = self.sum, known_quantized(self.sum.stored.dtype)
-        passed, moved = rounding_gradient(output_grads.numpy(), s.steps, s.lo, s.hi, ends_of(dtype), self.slope)
-        ct = Tensor(passed)
-        context = Context(self.operands, (), dict(self.expr.attrs), (True, True))
-        vjp: Any = self.expr.record.vjp
-        grads = vjp(context, ct)
-        others = tuple(_summed(ct, one.shape, rows=self.expr.record.rows) for one in self.others)
-        return (*grads, _total(moved, self.slope, s.steps, s.hi, self.scale), *others)
+        s, shape, record = self.sum, output_grads.shape, self.expr.record
+        ends = ends_of(known_quantized(s.stored.dtype))
+        rows = _flat(output_grads.numpy()) if record.rows else by_channel(output_grads.numpy())
+        passed, sums, total = rounding_gradient(rows, s.steps, s.lo, s.hi, ends, self.slope)
+        ct = Tensor._wrap(passed.reshape(shape) if record.rows else _as_before(passed, shape))
+        vjp: Any = record.vjp
+        grads = vjp(Context(self.operands, (), dict(self.expr.attrs), (True, True)), ct)
+        others = tuple(ct if one.shape == shape else Tensor._wrap(sums.reshape(one.shape)) for one in self.others)
+        return (*grads, _of_scale(total, self.slope, s.steps.size // max(shape[0], 1), s.hi, self.scale), *others)
 
 
-def _summed(ct: Tensor, shape: tuple[int, ...], *, rows: bool) -> Tensor:
-    """The gradient of an operand that was added: a residual, or the bias of channels."""
-    if ct.shape == shape:
-        return ct
-    axes = tuple(range(ct.ndim - 1)) if rows else (0, *range(2, ct.ndim))
-    return apply("reshape", apply("sum", ct, axis=axes, keepdims=False), shape=shape)
+def _flat(array: np.ndarray) -> np.ndarray:
+    """[rows, the last axis]."""
+    return np.ascontiguousarray(array).reshape(-1, array.shape[-1])
 
 
-def _total(moved: np.ndarray, slope: Slope, t: np.ndarray, hi: int, scale: Tensor) -> Tensor | None:
-    if not slope.learns:
-        return None
-    total = float(moved.sum(dtype=np.float64)) * slope.factor(t, hi, max(len(t), 1), 1)
-    return Tensor(np.full(scale.shape, total, np.float32))
+def _of_scale(total: float, slope: Slope, features: int, hi: int, scale: Tensor) -> Tensor | None:
+    """The gradient of one scale."""
+    return Tensor(np.full(scale.shape, total * slope.factor(features, hi), np.float32)) if slope.learns else None

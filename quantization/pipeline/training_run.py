@@ -12,7 +12,7 @@ from megengine.core.dtype import QuantizedDType, known_quantized
 from megengine.dispatch import apply
 from megengine.quantization.modules import with_value
 from megengine.quantization.pipeline.annotate import Annotation
-from megengine.quantization.pipeline.freeze import Frozen
+from megengine.quantization.pipeline.freeze import Frozen, real_weight
 from megengine.quantization.pipeline.layer_regions import LayerRegion
 from megengine.quantization.pipeline.spec import Shared
 from megengine.quantization.pipeline.straight_through import (
@@ -96,8 +96,7 @@ def _integer_values(network: Network, inputs: Sequence[Tensor]) -> _Integers:
             else:
                 results = run_op(expr, operands, sizes)
                 if expr.op == "reshape" and (whole := found.sums.get(id(expr.inputs[0]))) is not None:
-                    shape = results[0].shape
-                    found.sums[id(expr.output)] = replace(whole, steps=whole.steps.reshape(shape), stored=results[0])
+                    found.sums[id(expr.output)] = replace(whole, stored=results[0])
             for node, value in zip(expr.outputs, results, strict=True):
                 values[id(node)] = value
     return found
@@ -165,7 +164,8 @@ class _Straight:
         name, frozen, value = expr.outputs[0].name, self.network.frozen, self.values[id(expr.inputs[at])]
         if at == 1 and (weight := frozen.weights.get(name)) is not None:
             scale, slope = self.network.weight_scales.get(name, _PLAIN)
-            return RoundedWeight(Tensor._wrap(weight.values, weight.dtype), slope)(value, scale)
+            real = None if weight.values.shape == value.shape else real_weight(expr, weight)
+            return RoundedWeight(Tensor._wrap(weight.values, weight.dtype), slope, real)(value, scale)
         if (constant := frozen.operands.get((name, at))) is not None:
             return apply("fake_quant", value, dtype=constant.dtype)
         return value
@@ -183,8 +183,7 @@ class _Straight:
         assert self.seen is not None
         dtype = known_quantized(whole.stored.dtype)
         lo, hi = whole.lo, whole.hi
-        low, high = float(whole.steps.min(initial=np.inf)), float(whole.steps.max(initial=-np.inf))
-        ends = ends_of(dtype)
+        (low, high), ends = whole.ends, ends_of(dtype)
         low = low if lo == ends[0] and lo < 0 else max(low, lo)  # what an activation cuts off is not seen
         high = high if hi == ends[1] else min(high, hi)
         self.seen.ranges[name] = low * dtype.only_scale, high * dtype.only_scale

@@ -1,5 +1,7 @@
 import copy
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from megengine.quantization import PROFILES
 from megengine.quantization.pipeline import graph_qat
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.quantize import quantize_model
+from megengine.quantization.pipeline.selection import PRECISIONS
 from megengine.quantization.pipeline.trained_scales import METHODS
 from megengine.quantization.ranges.methods import RangeMethod
 from megengine.tensor import Tensor
@@ -68,6 +71,14 @@ def test_training_computes_what_the_integer_network_computes(net, profile, metho
     weights = "per_tensor" if method == "pact" else "per_channel"
     b, _, module = prepared(net, config_of(profile, weights), method)
     check_exact(module, Tensor(b.data(1, seed=4)[0]))
+
+
+@pytest.mark.parametrize("method", ["ste", "lsq"])
+@pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "float"])
+def test_other_precisions(precision, method):
+    for net in (residual_net, gated_net):
+        b, _, module = prepared(net, config_of().changed(precision=precision), method)
+        check_exact(module, Tensor(b.data(1, seed=4)[0]))
 
 
 def check_drawn(seed):
@@ -279,6 +290,14 @@ def test_the_state_is_all_that_training_needs(method):
         np.testing.assert_array_equal(results[0], results[2])
     for name, value in first.state_dict().items():
         np.testing.assert_array_equal(again.state_dict()[name], value, err_msg=name)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_documentation(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "quantization.md").read_text()
+    (example,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "prepare_qat" in text]
+    exec(example, {"__name__": "example"})
 
 
 # ---------------------------------------------------------------- wrong calls

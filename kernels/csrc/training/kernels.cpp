@@ -73,6 +73,30 @@ void pool(In ct, In x, Out dx, const std::vector<std::int64_t>& l) {
     kernels().max_pool_backward(ct.data(), x.data(), dx.data(), s);
 }
 
+using Bytes = nb::ndarray<const std::uint8_t, nb::c_contig, nb::device::cpu>;
+using OutBytes = nb::ndarray<std::uint8_t, nb::c_contig, nb::device::cpu>;
+
+void round(In t, Bytes residual, bool has_residual, bool is_signed, float zero, float ratio, float lo,
+           float hi, std::int32_t offset, Out total, OutBytes q, Out ends) {
+    expect(residual.size() == t.size() && (total.size() == t.size() || !has_residual) &&
+               q.size() == t.size() && ends.size() == 2,
+           "round_sums");
+    const RoundedSums s{has_residual, is_signed, zero, ratio, lo, hi, offset};
+    nb::gil_scoped_release release;
+    kernels().round_sums(t.data(), residual.data(), s, static_cast<std::int64_t>(t.size()), total.data(),
+                         q.data(), ends.data());
+}
+
+double round_backward(In ct, In t, float lo, float hi, float below, float above, bool rounding, Out dx,
+                      Out sums) {
+    const auto rows = rows_of("round_sums_backward", t.size(), sums.size());
+    expect(ct.size() == t.size() && dx.size() == t.size(), "round_sums_backward");
+    const RoundedSlope s{lo, hi, below, above, rounding};
+    nb::gil_scoped_release release;
+    return kernels().round_sums_backward(ct.data(), t.data(), s, rows, static_cast<std::int64_t>(sums.size()),
+                                         dx.data(), sums.data());
+}
+
 }  // namespace
 
 void bind_training(nb::module_& m) {
@@ -82,6 +106,11 @@ void bind_training(nb::module_& m) {
     m.def("batch_norm_backward", &backward, arg("x"), arg("ct"), arg("scale"), arg("mean"), arg("var"),
           arg("eps"), arg("dx"), arg("dscale"), arg("dbias"));
     m.def("relu_backward", &relu, arg("ct"), arg("y"), arg("dx"));
+    m.def("round_sums", &round, arg("steps"), arg("residual"), arg("has_residual"), arg("is_signed"),
+          arg("zero"), arg("ratio"), arg("lo"), arg("hi"), arg("offset"), arg("total"), arg("q"),
+          arg("ends"));
+    m.def("round_sums_backward", &round_backward, arg("ct"), arg("steps"), arg("lo"), arg("hi"), arg("below"),
+          arg("above"), arg("rounding"), arg("dx"), arg("sums"));
     m.def("max_pool_backward", &pool, arg("ct"), arg("x"), arg("dx"), arg("lengths"));
 }
 

@@ -1,0 +1,246 @@
+"""`mge-quantize qat`."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from megengine.cli import images, records
+from megengine.cli.app import common, examples
+from megengine.cli.choices import Choice
+from megengine.cli.models import chosen_graph, load_calls, shape_option
+from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
+from megengine.cli.ptq import check_weights, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.readers import Reader, kind_of
+from megengine.cli.samples import EVERY
+from megengine.core.errors import FileFormatError, MegEngineError, OptionError
+from megengine.core.text import counted
+from megengine.quantization import PROFILES, QATGraph, QuantConfig, prepare_qat
+from megengine.quantization.pipeline.config import CHOICES
+from megengine.quantization.pipeline.qat_training import Training, TrainingPlan
+from megengine.quantization.pipeline.selection import PRECISIONS
+from megengine.quantization.pipeline.trained_scales import METHODS
+from megengine.serialization import load, save
+from megengine.tensor import Tensor
+from megengine.traced_module import lower
+from megengine.traced_module.formats import native
+
+CALIBRATION = 256  # samples from which the ranges start
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Samples of every input, and what the network has to say of each: labels, or the float network's probabilities.
+
+    Every tenth sample is held out of training, and scores.
+    """
+
+    inputs: list[np.ndarray]
+    targets: np.ndarray
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all samples as the network gets them, and of what it has to say of them."""
+        hashed = hashlib.sha256()
+        for array in (*self.inputs, self.targets):
+            hashed.update(np.ascontiguousarray(array).data.cast("B"))
+        return hashed.hexdigest()
+
+    def part(self, *, held_out: bool) -> tuple[list[np.ndarray], np.ndarray]:
+        """The samples that train, or those that score; all score where there are fewer than ten."""
+        numbers = np.arange(len(self.targets))
+        chosen = numbers % EVERY == EVERY - 1
+        chosen = (chosen if chosen.any() else numbers >= 0) if held_out else ~chosen
+        return [x[chosen] for x in self.inputs], self.targets[chosen]
+
+
+@click.command(
+    epilog=examples(
+        "qat net.onnx --data photos --preprocess imagenet -o q.mgt",
+        "qat net.onnx --data photos --preprocess imagenet --method lsq --epochs 1 -o q.mgt",
+    )
+)
+@click.argument("model")
+@data_option(required=True)
+@click.option(
+    "--labels",
+    help="A .npy file or a text file with a number a sample; 'folders': the folder of each picture is its class. "
+    "Without labels, the float network's results are learnt.",
+)
+@preprocess_option
+@samples_option
+@path_option("-o", "--output", required=True, help="Quantized model to write, .mgt (integers, exact).")
+@click.option("--epochs", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--lr", type=click.FloatRange(0, min_open=True), default=1e-4, show_default=True, help="Rate of Adam.")
+@click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Samples of a step.")
+@click.option("--method", type=Choice([*METHODS]), default="ste", show_default=True, help="How scales are found.")
+@click.option("--freeze-from", type=click.IntRange(0), default=1, show_default=True,
+              help="Epoch from which ranges and statistics of batch norms stand still.")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the samples.")
+@click.option("--weights", type=Choice(CHOICES["weights"]), default="per_channel", show_default=True)
+@click.option(
+    "--precision", type=Choice([*PRECISIONS]), default="w8a8", show_default=True, help="Bits of weights and of results."
+)
+@click.option("--profile", type=Choice(list(PROFILES)), default="x86", show_default=True, help="Target.")
+@click.option("--exclude", multiple=True, help="Leave in float: a module path, a node, op:NAME or re:PATTERN; repeat.")
+@click.option("--resume", is_flag=True, help="Go on after the last epoch that an earlier run finished.")
+@overwrite_option
+@shape_option
+@common
+def qat(output: Path, overwrite: bool, resume: bool, out: Output, **options: Any) -> None:
+    """Train MODEL (.onnx, .tm, .mgt, or module.py:function) with the values of its integer network, and write that.
+
+    After every epoch the state of training is kept beside the output, as OUTPUT.training; the best epoch by the score
+    on every tenth sample, which does not train, is written at the end.
+    """
+    check_suffix("--output", output, {".mgt": "our format"})
+    inputs = [options["model"], options["data"], *images.recipe_files(options["preprocess"])]
+    labels = [] if options["labels"] in (None, "folders") else [options["labels"]]
+    check_outputs([("--output", output)], [*inputs, *labels], overwrite=overwrite)
+    kept = output.with_name(f"{output.name}.training")
+    with output_file(output) as file:
+        result = _train(file, kept, out, resume=resume, **options)
+    with suppress(FileNotFoundError):
+        kept.unlink()
+    out.say(f"wrote {output}")
+    out.result({**result, "written": [str(output)]})
+
+
+def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels: str | None, preprocess: str | None,
+           shapes: tuple, samples: int | None, resume: bool, method: str, weights: str, precision: str, profile: str,
+           exclude: tuple[str, ...], **settings: Any) -> dict[str, Any]:  # fmt: skip
+    source = lower(chosen_graph(load_calls(model, shapes), None))
+    check_weights(source)
+    source_data = data_of(data, preprocess, samples, source, out)
+    config = QuantConfig(weights=weights, precision=precision, profile=profile, exclude=exclude, bias_correction=False)
+    network = prepare_qat(source, config=config, method=method)
+    inputs = _arrays(source_data.reader)
+    targets = _targets(labels, data, len(inputs[0])) if labels is not None else _float_results(network, inputs)
+    inputs = [x[: len(targets)] for x in inputs]
+    samples_of = Labelled(inputs, targets)
+    taught, scored = samples_of.part(held_out=False), samples_of.part(held_out=True)
+    if source_data.how is not None:
+        source.graph.metadata.update(images.to_metadata(source_data.how))
+    digests = {"model": records.digest_of(source.graph), "data": samples_of.digest}
+    record = records.record_of(digests=digests, counts={"training": len(taught[1]), "held out": len(scored[1])})
+    record["recipe"].pop("resume", None)  # how often it was interrupted makes no difference
+    training = Training(network, TrainingPlan(**settings))
+    done = _begin(training, kept, taught[0], digests, resume=resume)
+    rows = _epochs(training, kept, done, taught, scored, out)
+    best = training.best_network().eval().convert()
+    best.graph.metadata.update(source.graph.metadata | records.to_metadata(record))
+    native.save(best, file)
+    what = "top-1" if labels is not None else "agreement with the float network"
+    out.say(f"best epoch: {what} {100 * training.best:.2f} % on {counted(len(scored[1]), 'sample')} that did not train")
+    return {
+        "model": model,
+        "preprocess": source_data.describe(),
+        "record": record,
+        "epochs": rows,
+        "best": training.best,
+        "score": what,
+    }
+
+
+def _begin(
+    training: Training, kept: Path, inputs: list[np.ndarray], digests: dict[str, str], *, resume: bool
+) -> dict[str, Any]:
+    """Calibrate, or go on from the state that an earlier run kept; what belongs to the state beside the training's."""
+    same = {**digests, "method": training.network.method}
+    if not resume:
+        most = min(len(inputs[0]), CALIBRATION)
+        size = training.network.batch_size or min(most, 32)
+        training.network.calibrate([tuple(x[i : i + size] for x in inputs) for i in range(0, most - size + 1, size)])
+        return same
+    if not kept.exists():
+        raise OptionError(f"--resume: there is no {str(kept)!r}, which a run keeps after its first epoch")
+    try:
+        state = load(str(kept))
+        other = [name for name, value in same.items() if state["about"][name] != value]
+    except (MegEngineError, KeyError, TypeError) as error:
+        raise FileFormatError(f"--resume: {str(kept)!r} is no state of training ({error})") from error
+    if other:
+        raise OptionError(f"--resume: {str(kept)!r} was made with another {' and another '.join(other)}")
+    training.restore(state["training"])
+    return same
+
+
+def _epochs(training: Training, kept: Path, about: dict[str, Any], taught: Any, scored: Any, out: Output) -> list[Any]:
+    rows = []
+    plan = training.plan
+    if not training.epoch:
+        out.say(f"before training: {100 * training.evaluate(*scored):.2f} %")
+    while training.epoch < plan.epochs:
+        what = f"epoch {training.epoch + 1} of {plan.epochs}"
+        with out.progress(what, None) as bar:
+            loss = training.run_epoch(*taught, progress=lambda *counts, bar=bar, what=what: bar.show(what, *counts))
+        score = training.evaluate(*scored)
+        save({"about": about, "training": training.state()}, str(kept))
+        rows.append({"epoch": training.epoch, "loss": loss, "score": score})
+        out.say(f"{what}: loss {loss:.4f}, {100 * score:.2f} %; kept in {kept}")
+    return rows
+
+
+def _arrays(reader: Reader) -> list[np.ndarray]:
+    """All samples, one array an input."""
+    batches = list(reader)
+    if not batches:
+        raise FileFormatError(f"data {reader.name!r}: it is empty; expected samples to train with")
+    return [np.concatenate(parts) for parts in zip(*batches, strict=True)]
+
+
+def _targets(labels: str, data: str, count: int) -> np.ndarray:
+    """Labels as int32, one a sample. Raises OptionError or FileFormatError for others."""
+    if labels == "folders":
+        found = np.array(list(_classes(data)), np.int32)
+    else:
+        try:
+            found = np.load(labels) if labels.endswith(".npy") else np.loadtxt(labels, np.int64, ndmin=1)
+        except OSError as error:
+            raise OptionError(f"--labels {labels!r}: cannot be read ({error})") from error
+        except ValueError as error:
+            raise FileFormatError(f"--labels {labels!r}: expected a number a line, or a .npy file ({error})") from error
+        if found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any():
+            raise FileFormatError(
+                f"--labels {labels!r}: {found.dtype} of shape {found.shape}; "
+                "expected whole numbers from 0, one a sample"
+            )
+    if not 0 <= count - len(found) < (count if kind_of(data) == "pictures" else 1):
+        raise OptionError(
+            f"--labels: {counted(len(found), 'label')} for {counted(count, 'sample')}; expected one for each"
+        )
+    return found.astype(np.int32)
+
+
+def _classes(data: str) -> Iterator[int]:
+    """The number of each picture's folder, in the order of names."""
+    folder = Path(data)
+    if kind_of(data) != "pictures" or not folder.is_dir():
+        raise OptionError(f"--labels folders: {data!r} is no folder of pictures; give a file of labels")
+    places = [path.relative_to(folder) for path in images.images_in(folder)]
+    alone = [str(place) for place in places if len(place.parts) < 2]
+    if alone:
+        raise OptionError(f"--labels folders: {alone[0]!r} lies in no folder of its class below {data!r}")
+    parents = [place.parts[0] for place in places]
+    names = sorted(set(parents))
+    yield from map(names.index, parents)
+
+
+def _float_results(network: QATGraph, inputs: list[np.ndarray]) -> np.ndarray:
+    """Probabilities by the float network."""
+    network.eval().fake_quantizing = False
+    size = network.batch_size or 32
+    results = []
+    for i in range(0, len(inputs[0]) - len(inputs[0]) % (network.batch_size or 1), size):
+        outputs = network(*(Tensor(x[i : i + size]) for x in inputs))
+        y = (outputs[0] if isinstance(outputs, tuple) else outputs).numpy().astype(np.float64)
+        y = np.exp(y.reshape(len(y), -1) - y.reshape(len(y), -1).max(1, keepdims=True))
+        results.append(y / y.sum(1, keepdims=True))
+    network.fake_quantizing = True
+    return np.concatenate(results).astype(np.float32)

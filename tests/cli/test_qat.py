@@ -1,0 +1,149 @@
+"""Training by the command: exact results, stopping and going on, labels of every kind, misuse."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+import megengine.functional as F
+import megengine.module as M
+from megengine import plan
+from megengine.cli import qat as command
+from megengine.cli.app import group
+from megengine.quantization import verify
+from megengine.tensor import Tensor
+from megengine.traced_module import trace_module
+from megengine.traced_module.formats import native
+
+
+class Net(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = M.Conv2d(1, 6, 3, bias=False), M.BatchNorm2d(6), M.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(F.mean(F.relu(self.norm(self.conv(x))), axis=(2, 3)))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Forty pictures, bright ones and dark ones, as files and as arrays, and a network."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 40)
+    x = rng.integers(0, 120, (40, 8, 8)) + 120 * labels[:, None, None]
+    for i, (picture, label) in enumerate(zip(x, labels, strict=True)):
+        place = tmp_path / "photos" / ("bright" if label else "dark")
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture.astype(np.uint8)).save(place / f"{i:02}.png")
+    np.save(tmp_path / "x.npy", ((x[:, None] - 128) / 64).astype(np.float32))
+    np.save(tmp_path / "y.npy", labels)
+    (tmp_path / "y.txt").write_text("\n".join(map(str, labels)))
+    from megengine import random
+
+    random.seed(0)
+    traced = trace_module(Net().eval(), Tensor(np.zeros((1, 1, 8, 8), np.float32)))
+    native.save(traced, tmp_path / "net.mgt")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*words, code=0):
+    """stdout of the command, or its line of error."""
+    done = CliRunner().invoke(group, ["qat", "net.mgt", *[str(word) for word in words]])
+    assert done.exit_code == code, (words, done.output, done.exception)
+    return done.stderr if code else done.stdout
+
+
+ARRAYS = ("--data", "x.npy", "--lr", "0.02", "--batch", "8", "-o", "q.mgt")
+
+
+@pytest.mark.parametrize("labels", ["y.npy", "y.txt", None])
+def test_the_result_is_exact_and_better(folder, labels):
+    words = (*ARRAYS, "--epochs", "6", *(() if labels is None else ("--labels", labels)))
+    result = json.loads(call(*words, "--json"))
+    assert len(result["epochs"]) == 6
+    assert result["epochs"][-1]["loss"] < result["epochs"][0]["loss"]
+    assert result["best"] >= 0.75
+    assert result["best"] == max(result["best"], *(one["score"] for one in result["epochs"]))
+    assert not (folder / "q.mgt.training").exists()
+    trained, x = native.load(folder / "q.mgt"), np.load("x.npy")
+    assert verify(trained, [x[:1]]).exact
+    if labels is not None:
+        run = plan.compile(trained)
+        right = [np.asarray(run(x[i : i + 1])).argmax() == np.load("y.npy")[i] for i in range(9, 40, 10)]
+        assert np.mean(right) == result["best"]
+
+
+def test_pictures_in_folders_of_their_classes(folder):
+    words = ("--data", "photos", "--preprocess", "mnist,size=8", "--labels", "folders", "-o", "q.mgt", "--epochs", "1")
+    assert "top-1" in call(*words)
+    assert "megengine.preprocess" in native.load(folder / "q.mgt").graph.metadata
+
+
+def interrupted_after(monkeypatch, epochs):
+    """The command is interrupted when so many epochs are done."""
+    plain = command.Training.run_epoch
+
+    def run_epoch(self, *args, **kwargs):
+        if self.epoch == epochs:
+            raise KeyboardInterrupt
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(command.Training, "run_epoch", run_epoch)
+    return lambda: monkeypatch.setattr(command.Training, "run_epoch", plain)
+
+
+@pytest.mark.parametrize("method", ["ste", "lsq"])
+def test_an_interrupted_run_goes_on_to_the_same_bytes(folder, method, monkeypatch):
+    words = (*ARRAYS, "--labels", "y.npy", "--epochs", "3", "--method", method)
+    call(*words)
+    wanted = (folder / "q.mgt").read_bytes()
+    (folder / "q.mgt").unlink()
+    undo = interrupted_after(monkeypatch, 2)
+    call(*words, code=130)
+    assert not (folder / "q.mgt").exists()
+    undo()
+    assert "epoch 3 of 3" in call(*words, "--resume")
+    assert (folder / "q.mgt").read_bytes() == wanted
+    done = CliRunner().invoke(group, ["replay", "q.mgt", "-o", "again.mgt"])
+    assert done.exit_code == 0, done.output
+
+
+def test_resuming_something_else(folder, monkeypatch):
+    words = (*ARRAYS, "--labels", "y.npy", "--epochs", "3")
+    assert "--resume: there is no 'q.mgt.training'" in call(*words, "--resume", code=1)
+    interrupted_after(monkeypatch, 1)
+    call(*words, code=130)
+    assert "training began with other settings (lr 0.02, now 0.5)" in call(*words, "--lr", "0.5", "--resume", code=1)
+    assert "was made with another method" in call(*words, "--method", "lsq", "--resume", code=1)
+    (folder / "q.mgt.training").write_bytes(b"no state")
+    assert "is no state of training" in call(*words, "--resume", code=1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ("short.npy", "--labels: 3 labels for 40 samples; expected one for each"),
+        ("x.npy", "expected whole numbers from 0, one a sample"),
+        ("words.txt", "expected a number a line, or a .npy file"),
+        ("none.npy", "cannot be read"),
+        ("folders", "'x.npy' is no folder of pictures; give a file of labels"),
+    ],
+)
+def test_wrong_labels(folder, labels, message):
+    np.save("short.npy", np.arange(3))
+    (folder / "words.txt").write_text("cat\ndog\n")
+    assert message in call(*ARRAYS, "--labels", labels, code=1)
+
+
+def test_pictures_without_a_folder_of_their_class(folder):
+    (folder / "photos" / "dark").rename(folder / "few")
+    words = ("--data", "few", "--preprocess", "mnist,size=8", "--labels", "folders", "-o", "q.mgt")
+    assert "lies in no folder of its class below 'few'" in call(*words, code=1)
+
+
+def test_data_without_samples(folder):
+    (folder / "make.py").write_text("def data():\n    return []\n")
+    assert "it is empty; expected samples to train with" in call("--data", "make.py:data", "-o", "q.mgt", code=1)
