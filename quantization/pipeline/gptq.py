@@ -3,8 +3,11 @@
 The squared error of a layer's output is e C e^T for the rounding errors e of one output channel and the covariance C of
 its inputs. GPTQ (Frantar et al. 2022) rounds one column after the other and moves the error of each to the columns that
 follow; with a factor of C itself, as in LDLQ (Chee et al. 2023), this takes no inverse. Sweeps of coordinate descent
-follow, as in COMQ (Zhang et al. 2024): every integer moves to its best value while all others stay. Scales are kept.
+follow, as in COMQ (Zhang et al. 2024): every integer moves to its best value while all others stay. Scales of few bits
+are fitted in turns with the integers, others are kept.
 """
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +18,8 @@ from megengine.traced_module.ir.expr import Apply
 
 DAMPING = 0.01  # of the mean variance, added to every variance
 SWEEPS = 2
+REFITS = 4  # of scales, for weights of less than 8 bits
+LEAST, MOST = 0.5, 2.0  # what a fit makes of a scale
 BLOCK = 128  # columns between updates of all that follow
 
 
@@ -33,9 +38,50 @@ def gptq(layer: Apply, products: Products, nearest: QuantizedWeight) -> Quantize
     steps = rows / scale.reshape(*rows.shape[:2], 1)
     start = _rows(nearest.values, products, is_turned=is_turned)
     best = round_together(steps, products.covariance, dtype.qmin, dtype.qmax, start)
+    if dtype.bits < 8 and dtype.axis is not None:
+        best, factors = scales_fitted(steps, best, products.covariance, dtype.qmin, dtype.qmax)
+        dtype = replace(dtype, scale=tuple(map(float, (scale * factors).astype(np.float32))))
     flat = best.reshape(-1, best.shape[2])
     values = np.ascontiguousarray((flat.T if is_turned else flat).reshape(nearest.values.shape))
     return QuantizedWeight(values.astype(nearest.values.dtype), dtype)
+
+
+def scales_fitted(
+    steps: np.ndarray, integers: np.ndarray, covariance: np.ndarray, lowest: int, highest: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Integers, and the factors of the rows' scales [all rows] for which they leave less error.
+
+    Scale and integers are chosen in turns (as in COMQ): the scale of least squares, then a sweep with it.
+    """
+    c = _damped(covariance)
+    factors = np.ones((*steps.shape[:2], 1))
+    best, best_factors, least = integers, factors, _error(integers - steps, c)
+    for _ in range(REFITS):
+        product = integers @ c
+        power = (product * integers).sum(axis=2, keepdims=True)
+        fitted = np.divide((product * steps).sum(axis=2, keepdims=True), power, out=factors.copy(), where=power > 0)
+        factors = np.clip(fitted, LEAST, MOST)
+        integers = integers.copy()
+        wanted = steps / factors
+        slope = (integers - wanted) @ c
+        _descend(integers, slope, c, lowest, highest)
+        left = ((integers - wanted) * slope).sum(axis=2, keepdims=True) * factors**2
+        better = left < least
+        best, least = np.where(better, integers, best), np.where(better, left, least)
+        best_factors = np.where(better, factors, best_factors)
+    return best, best_factors.reshape(-1)
+
+
+def _error(e: np.ndarray, c: np.ndarray) -> np.ndarray:
+    return ((e @ c) * e).sum(axis=2, keepdims=True)
+
+
+def _damped(covariance: np.ndarray) -> np.ndarray:
+    variance = np.einsum("gkk->gk", covariance)
+    level = DAMPING * variance.mean(axis=1)
+    damped = covariance.copy()
+    np.einsum("gkk->gk", damped)[...] += np.where(level > 0, level, 1.0)[:, None]
+    return damped
 
 
 def _rows(weight: np.ndarray, products: Products, *, is_turned: bool) -> np.ndarray:
@@ -59,17 +105,13 @@ def round_together(
         >>> round_together(np.array([[[0.4, 0.4]]]), both, -127, 127, np.array([[[0.0, 0.0]]])).sum()
         np.float64(1.0)
     """
-    variance = np.einsum("gkk->gk", covariance)
-    level = DAMPING * variance.mean(axis=1)
-    damped = covariance.copy()
-    np.einsum("gkk->gk", damped)[...] += np.where(level > 0, level, 1.0)[:, None]
+    damped = _damped(covariance)
     integers = _error_moved_on(steps, damped, lowest, highest)
     slope = (integers - steps) @ damped
     for _ in range(SWEEPS):
         _descend(integers, slope, damped, lowest, highest)
     left = ((integers - steps) * slope).sum(axis=2, keepdims=True)
-    apart = nearest - steps
-    return np.where(left < ((apart @ damped) * apart).sum(axis=2, keepdims=True), integers, nearest)
+    return np.where(left < _error(nearest - steps, damped), integers, nearest)
 
 
 def _error_moved_on(steps: np.ndarray, c: np.ndarray, lowest: int, highest: int) -> np.ndarray:

@@ -178,7 +178,8 @@ def convert(
     frozen = freeze(graph, annotation, stats)
     qdq = materialize(graph, annotation, frozen)
     if (config.bias_correction or config.second_reading) and frozen.weights:
-        frozen, biased = improved(graph, qdq, frozen, stats, config, calibration, progress=progress)
+        inputs = materialize(graph, annotation, replace(frozen, weights={}))  # rounded weights of 4 bits distort them
+        frozen, biased = improved(graph, inputs, frozen, stats, config, calibration, progress=progress)
         qdq = materialize(biased, annotation, frozen)
     integer = integerize(fold(qdq), int_bias=config.target.bias == "int32")
     report = QuantReport(

@@ -11,11 +11,11 @@ from quant_nets import Builder, gated_net, residual_net, transposed_net
 from megengine import plan
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.quantization import QuantConfig, RangeMethod, quantize_model, requantize
-from megengine.quantization.pipeline import equalize, gptq, moments
+from megengine.quantization.pipeline import equalize, gptq, moments, quantize
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.equalize import equalized
 from megengine.traced_module import interpret
-from megengine.traced_module.ir.expr import Apply
+from megengine.traced_module.ir.expr import Apply, Constant
 
 BALANCED = QuantConfig.of("balanced")
 
@@ -234,3 +234,34 @@ def test_canonical_graphs_are_not_changed():
     model = quantize_model(g, b.data(4), BALANCED)
     (expected,), (value,) = interpret(graph, [b.data(1)[0]]), interpret(model.float_graph, [b.data(1)[0]])
     np.testing.assert_allclose(value.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_fitted_scales_leave_less_error_in_every_row():
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(1, 400, 12)) @ rng.normal(size=(12, 12))
+    covariance = np.matmul(inputs.transpose(0, 2, 1), inputs) / 400
+    steps = rng.normal(size=(1, 6, 12)) * 4
+    start = np.clip(np.rint(steps), -8, 7)
+    found, factors = gptq.scales_fitted(steps, start, covariance, -8, 7)
+
+    def error(integers, scales):
+        e = integers * scales[None, :, None] - steps
+        return np.einsum("gri,gij,grj->r", e, covariance, e)
+
+    before, after = error(start, np.ones(6)), error(found, factors)
+    assert np.all(after < before)
+    assert found.min() >= -8
+    assert found.max() <= 7
+
+
+def test_products_are_those_of_the_network_with_float_weights(monkeypatch):
+    b, g = residual_net()
+    seen = []
+    real = quantize.observe_products
+    monkeypatch.setattr(
+        quantize, "observe_products", lambda layers, qdq, *a, **k: seen.append(qdq) or real(layers, qdq, *a, **k)
+    )
+    quantize_model(g, b.data(3), QuantConfig(rounding="gptq", precision="w4a8"))
+    (graph,) = seen
+    assert {e.op for e in graph.exprs() if getattr(e, "op", None)} >= {"quantize", "dequantize"}
+    assert all(e.value.dtype == np.float32 for e in graph.exprs() if isinstance(e, Constant))
