@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from megengine.cli.children import child, finished
 from megengine.core.errors import MegEngineError
+from megengine.core.files import cache_dir
 
 Say = Callable[[str], None]
 
@@ -47,13 +47,6 @@ STAMPS_INSTALLED = Path("/usr/share/tuxpaint/stamps")
 STAMPS_SHA256 = {
     "tuxpaint-stamps-default_2022.06.04-1_all.deb": "6db6c1bfc870a47f1499d6203b083522eacb57c5f9c87d468f2e92eb6d9d5f34"
 }
-
-
-def cache_dir() -> Path:
-    """Where downloads are kept: MEGENGINE_CACHE, else megengine below XDG_CACHE_HOME or ~/.cache."""
-    if own := os.environ.get("MEGENGINE_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "megengine"
 
 
 def downloaded() -> list[Path]:

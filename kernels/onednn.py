@@ -61,6 +61,11 @@ def unavailable_reason() -> str:
     return _reason
 
 
+def build() -> list[str]:
+    """The library's version and the module's file; empty when it is not loaded."""
+    return [] if _module is None else [_module.version(), str(_module.__file__)]
+
+
 def _missing(problem: Problem) -> str | None:
     if _module is None:
         return _reason

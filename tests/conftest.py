@@ -12,6 +12,7 @@ from megengine.dispatch.apply import active_interposers
 
 for _name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(_name, None)  # what the terminal of whoever runs the tests says of itself
+os.environ["MEGENGINE_TUNE_CACHE"] = "off"  # what was measured while other programs ran
 
 
 # the same examples everywhere, however long one takes

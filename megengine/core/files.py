@@ -26,6 +26,15 @@ _STEM, _SUFFIX = 32, 16  # characters that a temporary file shows of a name and 
 _TRIES = 100
 
 
+def cache_dir() -> Path:
+    """Of downloads and tuned kernels: MEGENGINE_CACHE, else megengine below XDG_CACHE_HOME or ~/.cache."""
+    from pathlib import Path
+
+    if own := os.environ.get("MEGENGINE_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "megengine"
+
+
 def read_into(file: IO[bytes], memory: memoryview) -> bool:
     """Fill memory with the next bytes of a file; False if the file ends before."""
     return cast(BufferedIOBase, file).readinto(memory) == memory.nbytes  # which `IO`, the type of users' files, omits

@@ -1,7 +1,6 @@
 """From an op-level graph to a plan: fusion, a kernel per op, packed weights, one arena, native steps."""
 
 import ctypes
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +15,8 @@ from megengine.core.text import counted
 from megengine.dispatch import runner
 from megengine.kernels import _core, cpus
 from megengine.kernels.int8 import quantize_planes_step
-from megengine.kernels.kernel import StepKernel
 from megengine.kernels.memory import bits
-from megengine.kernels.native import empty_for_step, to_step
-from megengine.kernels.problem import Problem
+from megengine.kernels.native import to_step
 from megengine.kernels.registry import family
 from megengine.plan.chains import fuse_chains
 from megengine.plan.fuse import fuse
@@ -27,6 +24,7 @@ from megengine.plan.halves import widen_halves
 from megengine.plan.layouts import Layouts, choices, constants_of, one_layout, problem_of, turned
 from megengine.plan.memory import Lifetime, place
 from megengine.plan.norms import name_norms
+from megengine.plan.tuning import Tuner
 from megengine.plan.views import fold_views
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.editing.expressions import set_outputs
@@ -81,45 +79,6 @@ def is_exact(graph: InternalGraph) -> bool:
     return any(isinstance(n.spec.dtype, QuantizedDType) for n in graph.nodes())
 
 
-_SPILL = 1 << 22  # bytes; more than a core's second-level cache
-
-
-def _fastest(kernels: Sequence[StepKernel], problem: Problem, constants: dict[int, np.ndarray]) -> StepKernel | None:
-    """The kernel with the least median CPU time on zeros, in rounds of all.
-
-    As in a network, inputs are in the core's caches when a step begins, and weights are not.
-    """
-    if len(kernels) < 2:
-        return next(iter(kernels), None)
-    runs = [_trial(kernel, problem, constants) for kernel in kernels]
-    spill = np.zeros(_SPILL, np.uint8)
-    times: list[list[float]] = [[] for _ in kernels]
-    for _ in range(8):
-        for (capsule, moving, out), taken in zip(runs, times, strict=True):
-            spill += 1
-            for array in moving:
-                array[...] = 0
-            begin = time.process_time()
-            _core.run_step(capsule, [*map(bits, (*moving, *out))])
-            taken.append(time.process_time() - begin)
-    medians = [float(np.median(taken[1:])) for taken in times]
-    return kernels[int(np.argmin(medians))]
-
-
-def _trial(
-    kernel: StepKernel, problem: Problem, constants: dict[int, np.ndarray]
-) -> tuple[Any, list[np.ndarray], list[np.ndarray]]:
-    """A step of the kernel with zeros for what moves, and room for its outputs."""
-    capsule = kernel.make_step(problem, constants, 1)
-    out = [np.zeros(empty_for_step(s).shape, storage_of(s.dtype)) for s in problem.outputs]
-    moving = []
-    for i, spec in enumerate(problem.inputs):
-        if i not in kernel.packs:
-            zeros = np.zeros(empty_for_step(spec).shape, storage_of(spec.dtype))
-            moving.append(out[0] if i == kernel.inplace_input else zeros)
-    return capsule, moving, out
-
-
 def _quantizes(expr: Any, node: TensorNode) -> bool:
     """True for a quantization to 8 bits with one scale of a float32 value that is not an output."""
     if not isinstance(expr, Apply) or not expr.record.quantizes or node.dtype != np.float32 or not node.spec.size:
@@ -133,7 +92,7 @@ class _Builder:
 
     def __init__(self, graph: InternalGraph, threads: int, *, tune: bool) -> None:
         self.graph = graph
-        self.tune = tune
+        self.tuner = Tuner(threads) if tune else None
         self.threads = threads
         self.steps: list[_Step] = []
         self.specs: list[TensorSpec] = []
@@ -168,6 +127,8 @@ class _Builder:
                 self._show(node)
         if not watching:
             self.outputs += [self._result(node) for node in self.graph.outputs]
+        if self.tuner:
+            self.tuner.keep()
 
     def _show(self, node: Any) -> None:
         """A step that gives a watched value to its watchers, where it lies."""
@@ -269,7 +230,7 @@ class _Builder:
             function = self._reference(expr, moving, rows=rows)
         else:
             problem, constants, usable = choice
-            kernel = (self.tune and _fastest(usable, problem, constants)) or usable[0]
+            kernel = self.tuner.pick(usable, problem, constants) if self.tuner else usable[0]
             info.kernel = kernel.name
             capsule, reads = kernel.make_step(problem, constants, self.threads), []
             for i, node in enumerate(expr.inputs):

@@ -95,7 +95,8 @@ def compile(model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool
     """Compile a float or integer model for the shapes it was captured with; for each shape where axes are open.
 
     Float graphs are fused (batch norm, bias, residual, activation); integer arithmetic is never changed.
-    `tune` times the usable kernels of every step on this machine; integer results do not depend on which one wins.
+    `tune` times the usable kernels of every step on this machine, or takes those that won before (docs/plans.md);
+    integer results do not depend on which one wins.
     """
     if threads < 1:
         raise OptionError(f"plan: threads is {threads}; expected at least 1")
