@@ -32,6 +32,7 @@ COMMANDS = {
     "lint": ("megengine.cli.comparing", "lint", "List what is wrong or suspicious in a model."),
     "diff": ("megengine.cli.comparing", "diff", "Tell what is different in a second model."),
     "edit": ("megengine.cli.editing", "edit", "Replay edits, run passes, rename and cut a model."),
+    "calibrate": ("megengine.cli.calibrating", "calibrate", "Collect the statistics that ptq --statistics takes."),
     "ptq": ("megengine.cli.ptq", "ptq", "Quantize a float model with calibration data."),
     "search": ("megengine.cli.searching", "search", "Find bits for each layer under budgets."),
     "qat": ("megengine.cli.qat", "qat", "Train a network with the values of its integer network."),

@@ -1,5 +1,6 @@
 """`mge-quantize ptq`."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,12 +22,12 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError, listed
 from megengine.core.text import counted
 from megengine.dispatch import get_op
-from megengine.quantization import EFFORTS, PRECISIONS, QuantConfig, RangeMethod, preview
+from megengine.quantization import EFFORTS, PRECISIONS, QuantConfig, RangeMethod, TensorStatistics, preview
 from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.config import CHOICES
 from megengine.quantization.pipeline.profiles import PROFILES
 from megengine.quantization.ranges.methods import METHODS
-from megengine.traced_module import TracedModule, lower
+from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Apply, Constant
 
@@ -54,6 +55,9 @@ held_out_option = click.option(
     default=16,
     show_default=True,
     help="Every tenth sample, at most this many, scores the result and does not calibrate.",
+)
+workers_option = click.option(
+    "--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that calibrate."
 )
 
 
@@ -150,6 +154,8 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
 @click.option(
     "--plan-only", is_flag=True, help="Say what becomes of each layer, and end; needs no --data and --output."
 )
+@click.option("--statistics", metavar="FILE", help="Ranges from this file of `calibrate`; --data scores the result.")
+@workers_option
 @overwrite_option
 @shape_option
 @common
@@ -198,9 +204,9 @@ def config_of(*, activations: str | None, percentile: float, **choices: Any) -> 
     return QuantConfig.of(**given)
 
 
-def _show_plan(
-    out: Output, *, model: str, shapes: tuple, data: Any, preprocess: Any, samples: Any, held_out: int, **choices: Any
-) -> None:
+def _show_plan(out: Output, *, model: str, shapes: tuple, **options: Any) -> None:
+    of_data = ("data", "preprocess", "samples", "held_out", "statistics", "workers")
+    choices = {name: value for name, value in options.items() if name not in of_data}
     plan = preview(lower(chosen_graph(load_calls(model, shapes), None)), config_of(**choices))
     if plan.rules:
         rows = [(option, rule, len(names), listed(names)) for option, rule, names in plan.rules]
@@ -227,10 +233,10 @@ def check_weights(model: TracedModule) -> None:
             )
 
 
-def check_data(model: Any, data: str) -> None:
+def check_data(graph: InternalGraph, stats: Mapping[str, TensorStatistics], data: str) -> None:
     """Raises CalibrationError if all values of an input are the same, as in an empty or broken file."""
-    for node in model.float_graph.inputs:
-        seen = model.stats.get(node.name)
+    for node in graph.inputs:
+        seen = stats.get(node.name)
         if seen is not None and seen.count > 1 and seen.minimum == seen.maximum:
             raise CalibrationError(
                 f"data {data!r}: all {counted(seen.count, 'value')} of input {node.name!r} are {seen.minimum + 0.0:g}, "
@@ -239,7 +245,8 @@ def check_data(model: Any, data: str) -> None:
 
 
 def _quantize(files: dict[str, Path], out: Output, *, model: str, data: str, preprocess: str | None, shapes: tuple,
-              samples: int | None, held_out: int, **choices: Any) -> dict[str, Any]:  # fmt: skip
+              samples: int | None, held_out: int, statistics: str | None, workers: int,
+              **choices: Any) -> dict[str, Any]:  # fmt: skip
     """Write `files`, temporary paths by their content; returns the result for --json."""
     config = config_of(**choices)
     calls = load_calls(model, shapes)
@@ -251,8 +258,9 @@ def _quantize(files: dict[str, Path], out: Output, *, model: str, data: str, pre
     if source_data.how is not None:
         source.graph.metadata.update(images.to_metadata(source_data.how))
     digest, chosen = records.digest_of(source.graph), Samples(source_data.reader, held_out)
-    result = quantizing.quantize_with_progress(source, chosen, config, out, "quantize")
-    check_data(result, data)
+    known = {"path": statistics, "workers": workers}
+    result = quantizing.quantize_with_progress(source, chosen, config, out, "quantize", **known)
+    check_data(result.float_graph, result.stats, data)
     record = records.record_of(digests={"model": digest, "data": chosen.digest}, counts=chosen.counts)
     for graph in (result.qdq_graph, result.integer_graph):
         graph.metadata.update(records.to_metadata(record))

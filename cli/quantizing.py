@@ -7,16 +7,32 @@ from typing import Any
 from megengine.cli.output import Output
 from megengine.cli.report import Section
 from megengine.core.text import counted
-from megengine.quantization import QuantConfig, quantize_model, stored_bytes
+from megengine.quantization import QuantConfig, Statistics, collect, quantize_model, stored_bytes
 from megengine.traced_module import TracedModule
 
 
-def quantize_with_progress(model: TracedModule, data: Any, config: QuantConfig, out: Output, what: str) -> Any:
-    """Run the pipeline; the bar counts the batches of each pass over the data."""
+def quantize_with_progress(
+    model: TracedModule,
+    data: Any,
+    config: QuantConfig,
+    out: Output,
+    what: str,
+    *,
+    path: str | None = None,
+    workers: int = 1,
+) -> Any:
+    """Run the pipeline, with the statistics of the file `path` if it is given; the bar counts the batches of each pass
+    over the data, which `workers` processes calibrate with.
+    """
+    statistics = None if path is None else Statistics.load(path)
     with out.progress(what, None) as bar:
-        return quantize_model(
-            model, data, config, progress=lambda stage, *counts: bar.show(f"{what}: {stage}", *counts)
-        )
+
+        def show(stage: str, *counts: Any) -> None:
+            bar.show(f"{what}: {stage}", *counts)
+
+        if statistics is None and workers > 1:
+            statistics = collect(model, data, workers=workers, progress=show)
+        return quantize_model(model, data, config, statistics=statistics, progress=show)
 
 
 def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> dict[str, Any]:

@@ -308,6 +308,31 @@ def _load_recipe(path: Path) -> Any:
     return prepare(Image.new("RGB", (12, 9)), recipe(str(path)))
 
 
+def _statistics_files() -> list[bytes]:
+    from megengine.quantization import Statistics, collect
+    from megengine.traced_module import lower
+
+    rng = np.random.default_rng(0)
+
+    def seen() -> list[Any]:
+        net = lower(_traced()[0])
+        shapes = [node.shape for node in net.graph.inputs]
+        return [collect(net, [tuple(rng.normal(size=s).astype(np.float32) for s in shapes) for _ in range(2)])]
+
+    return _written(Statistics.save, seen, ".stats")
+
+
+def _load_statistics(path: Path) -> Any:
+    from megengine.quantization import RangeMethod, Statistics
+    from megengine.quantization.ranges import METHODS, activation_dtype
+
+    statistics = Statistics.load(path)
+    for one in statistics.edges.values():
+        for method in METHODS if one.count else ():
+            activation_dtype(one, RangeMethod(method), "u8_asymmetric")
+    return statistics
+
+
 def _index_cases() -> list[bytes]:
     whole, back = ({"slice": [None, None, step]} for step in (None, -1))
     case = {"shape": [2, 3], "dtype": "float32", "opset": 17, "form": "brackets", "key": [whole, back]}
@@ -350,6 +375,7 @@ KINDS: dict[str, Kind] = {
     "layer-values": Kind(".mgt", _quantized_module_files, hostile_archive, _use_layers),
     "onnx-values": Kind(".onnx", _qdq_onnx_files, hostile_onnx, _use_onnx),
     "index": Kind(".json", _index_cases, _drawn_key, _export_key),
+    "statistics": Kind(".stats", _statistics_files, damaged_archive, _load_statistics),
     "npz": Kind(".npz", lambda: [_arrays(np.savez), _arrays(np.savez_compressed)], damaged_archive, _load_samples),
 }
 

@@ -1,0 +1,95 @@
+"""`mge-quantize calibrate`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from megengine.cli.app import common
+from megengine.cli.images import recipe_files
+from megengine.cli.models import chosen_graph, load_calls, shape_option
+from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
+from megengine.cli.ptq import (
+    check_data,
+    check_weights,
+    data_of,
+    data_option,
+    held_out_option,
+    preprocess_option,
+    samples_option,
+    workers_option,
+)
+from megengine.cli.samples import Samples
+from megengine.core.errors import FileFormatError, MegEngineError
+from megengine.core.text import counted
+from megengine.quantization import Statistics, collect
+from megengine.traced_module import lower
+
+
+@click.command()
+@click.argument("model")
+@data_option(required=True)
+@preprocess_option
+@samples_option
+@held_out_option
+@path_option("-o", "--output", required=True, help="Statistics to write: .stats.")
+@workers_option
+@click.option("--resume", is_flag=True, help="Go on with a run that was interrupted: its OUTPUT.part is read.")
+@overwrite_option
+@shape_option
+@common
+def calibrate(*, output: Path, overwrite: bool, out: Output, **options: Any) -> None:
+    """Collect the statistics of MODEL (.onnx, .tm, .mgt, or module.py:function) that ptq --statistics takes.
+
+    They are the same for any order of the data and any number of workers, and interrupted or not.
+    """
+    check_suffix("--output", output, {".stats": "statistics of calibration"})
+    inputs = [options["model"], options["data"], *recipe_files(options["preprocess"])]
+    check_outputs([("--output", output)], inputs, overwrite=overwrite)
+    with output_file(output) as temporary:
+        result = _collected(temporary, output.with_name(f"{output.name}.part"), out, **options)
+    out.say(f"wrote {output}: {counted(result['samples'], 'sample')}, {counted(result['edges'], 'edge')}")
+    out.result({**result, "written": [str(output)]})
+
+
+def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, preprocess: str | None, shapes: tuple,
+               samples: int | None, held_out: int, workers: int, resume: bool) -> dict[str, Any]:  # fmt: skip
+    """Write statistics to `path`, and to `part` on the way; returns the result for --json."""
+    if resume and not part.is_file():
+        raise FileFormatError(f"--resume: {part} is not there, so there is no run to go on with; leave out --resume")
+    source = lower(chosen_graph(load_calls(model, shapes), None))
+    check_weights(source)
+    chosen = Samples(data_of(data, preprocess, samples, source, out).reader, held_out)
+    seen = Statistics.load(part) if resume else None
+    kept = 0 if seen is None else seen.samples.total()
+    if seen is not None:
+        out.say(f"going on behind {counted(kept, 'sample')} of {part}")
+
+    def keep(statistics: Statistics) -> None:
+        nonlocal kept
+        statistics.save(part)
+        kept = statistics.samples.total()
+
+    try:
+        with out.progress("calibrate", None) as bar:
+            statistics = collect(source, chosen, workers=workers, seen=seen, keep=keep, progress=bar.show)
+        check_data(source.graph, statistics.edges, data)
+        statistics.save(path)
+    except (MegEngineError, KeyboardInterrupt) as error:
+        if kept:
+            note = f"{part} holds {counted(kept, 'sample')}; --resume goes on from there"
+            error.add_note(note)
+            if isinstance(error, KeyboardInterrupt):
+                out.say(note)
+        raise
+    part.unlink(missing_ok=True)
+    for warning in chosen.warnings():
+        out.say(f"warning: {warning}", "yellow")
+    return {
+        "model": model,
+        "digest": statistics.model,
+        "samples": statistics.samples.total(),
+        "edges": len(statistics.edges),
+        "warnings": chosen.warnings(),
+    }

@@ -1,0 +1,105 @@
+"""`calibrate` writes the statistics that `ptq --statistics` takes."""
+
+import json
+
+import numpy as np
+import pytest
+
+from megengine.core.spec import TensorSpec
+from megengine.quantization import Statistics
+from megengine.traced_module import TracedModule
+from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.formats import native
+from megengine.traced_module.ir.graph import InternalGraph
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(0)
+    g = InternalGraph("net")
+    x = add_input(g, "x", TensorSpec((1, 3, 6, 6), np.dtype(np.float32)))
+    w = g.constant(rng.normal(size=(4, 3, 3, 3)).astype(np.float32))
+    attrs = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+    set_outputs(g, [g.apply("relu", g.apply("conv2d", x, w, attrs=attrs, name="conv"), name="out")])
+    native.save(TracedModule.from_graph(g), tmp_path / "net.mgt")
+    np.save(tmp_path / "data.npy", rng.normal(size=(12, 3, 6, 6)).astype(np.float32))
+    return tmp_path
+
+
+@pytest.fixture
+def says(run):
+    """Runs the command; gives what it prints."""
+
+    def call(*words, code=0):
+        done = run(*map(str, words))
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    return call
+
+
+@pytest.fixture
+def calibrate(says, files):
+    def call(*words, code=0, data="data.npy"):
+        return says("calibrate", files / "net.mgt", "--data", files / data, *words, code=code)
+
+    return call
+
+
+def test_ptq_with_statistics_writes_the_same_network(files, says, calibrate):
+    assert "11 samples" in calibrate("-o", files / "one.stats")
+    calibrate("-o", files / "two.stats", "--workers", 2)
+    assert (files / "one.stats").read_bytes() == (files / "two.stats").read_bytes()
+    assert not (files / "one.stats.part").exists()
+    common = ("ptq", files / "net.mgt", "--data", files / "data.npy")
+    says(*common, "-o", files / "plain.mgt")
+    says(*common, "-o", files / "known.mgt", "--statistics", files / "one.stats")
+    says(*common, "-o", files / "many.mgt", "--workers", 2)
+    plain, *others = (
+        [str(e) for e in native.load(files / f"{n}.mgt").graph.exprs()] for n in ("plain", "known", "many")
+    )
+    assert all(other == plain for other in others)
+
+
+def test_a_run_that_broke_goes_on(files, calibrate):
+    array = np.load(files / "data.npy")
+    bad = array.copy()
+    bad[7, 0, 0, 0] = np.nan
+    np.save(files / "bad.npy", bad)
+    text = calibrate("-o", files / "one.stats", data="bad.npy", code=1)
+    assert "bad.npy, batch 7: 1 NaN or infinite value" in text
+    assert "one.stats.part holds 7 samples; --resume goes on from there" in text
+    assert not (files / "one.stats").exists()
+    assert "going on behind 7 samples" in calibrate("-o", files / "one.stats", "--resume")
+    calibrate("-o", files / "whole.stats")
+    assert (files / "one.stats").read_bytes() == (files / "whole.stats").read_bytes()
+
+
+def test_statistics_as_json(files, calibrate):
+    result = json.loads(calibrate("-o", files / "one.stats", "--json", "--held-out", 0))
+    assert (result["samples"], result["warnings"]) == (12, [])
+    assert result["digest"] == Statistics.load(files / "one.stats").model
+
+
+def test_few_or_equal_samples_are_warned_of(files, calibrate):
+    assert "the data is one sample" in calibrate("-o", files / "one.stats", "--samples", 1)
+    np.save(files / "same.npy", np.repeat(np.load(files / "data.npy")[:1], 5, axis=0))
+    assert "all 5 samples of the data are equal" in calibrate("-o", files / "one.stats", data="same.npy")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-o", "one.mgt"), "expected .stats"),
+        (("-o", "one.stats", "--resume"), "there is no run to go on with; leave out --resume"),
+    ],
+)
+def test_wrong_options(files, calibrate, words, message):
+    words = [files / word if "." in word else word for word in words]
+    assert message in calibrate(*words, code=1)
+
+
+def test_data_without_contents_is_refused(files, calibrate):
+    np.save(files / "zeros.npy", np.zeros((3, 3, 6, 6), np.float32))
+    text = calibrate("-o", files / "one.stats", data="zeros.npy", code=1)
+    assert "so no range can be learnt from them" in text
