@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from turns import cpu_milliseconds, pin_to_one_core
 
-SIDES = ("ours", "torch", "torch channels-last")
+SIDES = ("ours", "ours, quantized", "torch", "torch channels-last")
 
 
 def data(batch: int, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -29,13 +29,16 @@ def data(batch: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((batch, 3, size, size)).astype(np.float32), rng.integers(0, 1000, batch)
 
 
-def ours(batch: int, size: int) -> Callable[[], float]:
-    """A step that returns the loss."""
+def ours(batch: int, size: int, *, quantized: bool = False) -> Callable[[], float]:
+    """A step that returns the loss; `quantized` computes with the integer network (quantization-aware training)."""
     import megengine.functional as F
     from megengine import models, optimizer, tensor
     from megengine.autodiff import GradManager
+    from megengine.quantization import prepare_qat
 
     net = models.resnet18()
+    if quantized:
+        net = prepare_qat(net, tensor(data(batch, size)[0]), calibration=[data(batch, size)[0]])
     net.train()
     gm = GradManager().attach(net.parameters())
     sgd = optimizer.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
@@ -97,7 +100,9 @@ def _torch_resnet18(torch: Any) -> Any:
 
 def make(side: str, batch: int, size: int) -> Callable[[], float]:
     """The step of one side."""
-    return ours(batch, size) if side == "ours" else torchs(batch, size, last=side != "torch")
+    if side in SIDES[:2]:
+        return ours(batch, size, quantized=side == SIDES[1])
+    return torchs(batch, size, last=side != "torch")
 
 
 def peak_megabytes(side: str, arguments: argparse.Namespace) -> float:

@@ -16,8 +16,11 @@ from megengine.tensor import Tensor
 class Function:
     """Subclass it with `forward(*inputs)` and `backward(*output_grads)`; an instance is called like a function.
 
-    `backward` returns one gradient (or None) per tensor input; values may be kept on self in between.
+    `backward` returns one gradient (or None) per tensor input; values may be kept on self in between. There,
+    `self.needs` says which tensor inputs want a gradient.
     """
+
+    needs: tuple[bool, ...] = ()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Function:
         if cls.__init__ is object.__init__ and (args or kwargs):
@@ -54,6 +57,7 @@ class Function:
         return outputs if isinstance(out, tuple) else outputs[0]
 
     def _vjp(self, ctx: Any, *cts: Tensor | None) -> tuple:
+        self.needs = ctx.needs
         grads = self.backward(*cts)
         grads = tuple(grads) if isinstance(grads, (tuple, list)) else (grads,)
         name, wanted = type(self).__name__, len(ctx.inputs)

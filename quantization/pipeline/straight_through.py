@@ -178,7 +178,7 @@ class IntegerLayer(Function):
         passed, sums, total = rounding_gradient(rows, s.steps, s.lo, s.hi, ends, self.slope)
         ct = Tensor._wrap(passed.reshape(shape) if record.rows else _as_before(passed, shape))
         vjp: Any = record.vjp
-        grads = vjp(Context(self.operands, (), dict(self.expr.attrs), (True, True)), ct)
+        grads = vjp(Context(self.operands, (), dict(self.expr.attrs), self.needs[:2]), ct)
         others = tuple(ct if one.shape == shape else Tensor._wrap(sums.reshape(one.shape)) for one in self.others)
         return (*grads, _of_scale(total, self.slope, s.steps.size // max(shape[0], 1), s.hi, self.scale), *others)
 

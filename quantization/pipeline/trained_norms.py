@@ -9,6 +9,7 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.module import Module
+from megengine.quantization.pipeline.straight_through import by_channel
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.ir.expr import Apply, Expr
 from megengine.traced_module.ir.graph import InternalGraph
@@ -16,6 +17,7 @@ from megengine.traced_module.passes import constant_value, drop_identities, fold
 from megengine.traced_module.passes.layer_uses import only_user
 
 MOMENTUM = 0.9
+_BLOCK = 256  # rows: they stay in the cache between the two sums
 
 
 class TrainedNorm(Module):
@@ -56,8 +58,9 @@ class TrainedNorm(Module):
 
     def statistics_of(self, y: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance (by n - 1) of the convolution in a batch, from results y * scale of the one layer."""
-        axes, count = (0, *range(2, y.ndim)), max(y.size // y.shape[1], 2)
-        mean, variance = y.mean(axes) * scale, y.var(axes) * (scale * scale)
+        count = max(y.size // y.shape[1], 2)
+        mean, variance = _moments(by_channel(y))
+        mean, variance = mean * scale, variance * (scale * scale)
         factor = self.factor().numpy()
         told = np.abs(factor) > 1e-12  # a factor of 0 tells nothing of the statistics
         safe = np.where(told, factor, 1)
@@ -71,6 +74,17 @@ class TrainedNorm(Module):
         for running, new in ((self.mean, mean), (self.variance, variance)):
             before = running.numpy()
             running._reset(Tensor(before + np.float32(part) * (new - before)))
+
+
+def _moments(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of [rows, channels] in float64, from sums of blocks in float32."""
+    sums, squares = np.zeros((2, rows.shape[1]))
+    for i in range(0, len(rows), _BLOCK):
+        block = rows[i : i + _BLOCK]
+        sums += block.sum(0)
+        squares += np.einsum("ij,ij->j", block, block)
+    mean = sums / max(len(rows), 1)
+    return mean, np.maximum(squares / max(len(rows), 1) - mean * mean, 0)
 
 
 def with_norms(graph: InternalGraph) -> InternalGraph:

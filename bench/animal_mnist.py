@@ -1,0 +1,159 @@
+"""Quantization-aware training of a small MobileNetV2 on the silhouettes of PyPI's animal-mnist, weights per tensor.
+
+Top-1 on 2,000 pictures that nothing was trained on and that are no twins of trained ones: float, after post-training
+quantization, and after epochs of training by each method, every network as integers (a plan).
+`pip download --no-deps animal-mnist==0.4`, unpack it, then:
+    python bench/animal_mnist.py FOLDER/animal_mnist/data/Animal_MNIST [--epochs 2] [--seeds 3] [--methods ste lsq]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import megengine.functional as F
+import megengine.module as M
+from megengine import Tensor, optimizer, plan, random
+from megengine.autodiff import GradManager
+from megengine.quantization import QuantConfig, prepare_qat, quantize_model
+from megengine.serialization import read_numpy_pickle
+from megengine.traced_module import trace_module
+
+BLOCKS = ((1, 16, 1, 1), (4, 24, 2, 2), (4, 32, 2, 2), (4, 48, 1, 1))  # expansion, channels, count, stride
+
+
+def conv(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> list[M.Module]:
+    """A convolution and its batch norm."""
+    return [M.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False), M.BatchNorm2d(outputs)]
+
+
+class Block(M.Module):
+    """An inverted residual."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        first = [*conv(inputs, wide, 1), M.ReLU6()] if expansion > 1 else []
+        self.layers = M.Sequential(*first, *conv(wide, wide, 3, stride, wide), M.ReLU6(), *conv(wide, outputs, 1))
+        self.adds = stride == 1 and inputs == outputs
+
+    def forward(self, x: Any) -> Any:
+        """[N, C, H, W]."""
+        y = self.layers(x)
+        return x + y if self.adds else y
+
+
+class Network(M.Module):
+    """[N, 1, 28, 28] -> [N, 10]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[M.Module] = [*conv(1, 16, 3), M.ReLU6()]
+        channels = 16
+        for expansion, outputs, count, stride in BLOCKS:
+            for i in range(count):
+                layers.append(Block(channels, outputs, stride if i == 0 else 1, expansion))
+                channels = outputs
+        self.layers = M.Sequential(*layers, *conv(channels, 128, 1), M.ReLU6())
+        self.head = M.Linear(128, 10)
+
+    def forward(self, x: Any) -> Any:
+        """Logits."""
+        return self.head(F.mean(self.layers(x), axis=(2, 3)))
+
+
+def silhouettes(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Pictures and labels: to train, and 2,000 others without twins among these."""
+    arrays = []
+    for kind in ("data", "label"):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(gzip.decompress((folder / f"animal_{kind}_version_3.gz").read_bytes()))
+            file.flush()
+            arrays.append(np.asarray(read_numpy_pickle(file.name)))
+    x, y = arrays[0].reshape(-1, 28, 28), arrays[1].reshape(-1).astype(np.int32)
+    _, first = np.unique(x.reshape(len(x), -1), axis=0, return_index=True)
+    order = np.random.default_rng(0).permutation(first)
+    x = (x[order, None].astype(np.float32) / 255 - 0.5) / 0.5
+    return x[2000:], y[order][2000:], x[:2000], y[order][:2000]
+
+
+def epochs_of(net: Any, x: np.ndarray, y: np.ndarray, epochs: int, lr: float, seed: int, batch: int = 64) -> None:
+    """Train with Adam and a rate that falls as a cosine."""
+    parameters = list(net.parameters())
+    gm, adam = GradManager().attach(parameters), optimizer.Adam(parameters, lr=lr)
+    steps, done = epochs * (len(x) // batch), 0
+    for epoch in range(epochs):
+        order = np.random.default_rng([seed, epoch]).permutation(len(x))
+        for first in range(0, len(x) - batch + 1, batch):
+            part = order[first : first + batch]
+            adam.param_groups[0]["lr"] = lr * 0.5 * (1 + np.cos(np.pi * done / steps))
+            with gm:
+                gm.backward(F.nn.cross_entropy(net(Tensor(x[part])), Tensor(y[part])))
+            adam.step().clear_grad()
+            done += 1
+
+
+def top1(network: Any, x: np.ndarray, y: np.ndarray) -> float:
+    """Percent, by a plan."""
+    run = plan.compile(network)
+    logits = np.concatenate([np.asarray(run(x[i : i + 100])).reshape(-1, 10) for i in range(0, len(x), 100)])
+    return 100 * float(np.mean(logits.argmax(1) == y))
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--float-epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--methods", nargs="+", default=["ste", "tqt", "lsq", "pact"])
+    parser.add_argument("--weights", default="per_tensor", choices=("per_tensor", "per_channel"))
+    parser.add_argument("--state", type=Path, help="keep the float networks in this folder")
+    arguments = parser.parse_args()
+    x, y, test_x, test_y = silhouettes(arguments.folder)
+    rows: dict[str, list[float]] = {}
+    for seed in range(arguments.seeds):
+        random.seed(seed)
+        net = Network()
+        begin = time.process_time()
+        kept = arguments.state and arguments.state / f"animal_mnist_{seed}.npz"
+        if kept and kept.exists():
+            net.load_state_dict(dict(np.load(kept)))
+        else:
+            epochs_of(net.train(), x, y, arguments.float_epochs, 0.004, seed)
+            if kept:
+                np.savez(kept, **net.state_dict())
+        print(f"seed {seed}: {sum(p.size for p in net.parameters())} parameters, {time.process_time() - begin:.0f} s")
+        sample = Tensor(test_x[:100])
+        traced = trace_module(net.eval(), sample)
+        rows.setdefault("float", []).append(top1(traced, test_x, test_y))
+        batches = [x[i : i + 100] for i in range(0, 1000, 100)]
+        for effort in ("fast", "balanced"):
+            config = QuantConfig.of(effort, weights=arguments.weights)
+            made = quantize_model(traced, batches, config).traced()
+            rows.setdefault(f"ptq {effort}", []).append(top1(made, test_x, test_y))
+        for method in arguments.methods:
+            begin = time.process_time()
+            config = QuantConfig(weights=arguments.weights, bias_correction=False)
+            trained = prepare_qat(net, sample, config=config, method=method, calibration=batches).train()
+            trained.norms_moving = False
+            epochs_of(trained, x, y, arguments.epochs, arguments.lr, seed)
+            rows.setdefault(f"qat {method}", []).append(top1(trained.eval().convert(), test_x, test_y))
+            print(f"  {method}: {time.process_time() - begin:.0f} s", flush=True)
+        for name, values in rows.items():
+            print(f"  {name:14} {values[-1]:6.2f}", flush=True)
+    for name, values in rows.items():
+        print(f"{name:14} {statistics.mean(values):6.2f} %   {' '.join(f'{v:.2f}' for v in values)}")
+
+
+if __name__ == "__main__":
+    main()
