@@ -232,17 +232,20 @@ def _recurrent(kind: str, layers: int, *, both: bool) -> Any:
 # ---------------------------------------------------------------- of packages
 
 
-def _of_package(name: str, package: str, file: str, **known: Any) -> Network:
+def package_file(package: str, file: str) -> Path:
     """A file in an installed package, found without running the package."""
+    found = importlib.util.find_spec(package)
+    folders = list(found.submodule_search_locations or ()) if found is not None else []
+    files = [f for folder in folders for f in sorted(Path(folder).glob(file))]
+    if not files:
+        raise MissingError(f"{package} is not installed, or has no {file}")
+    return files[0]
 
+
+def _of_package(name: str, package: str, file: str, **known: Any) -> Network:
     def write(path: Path, batch: int) -> None:
-        found = importlib.util.find_spec(package)
-        folders = list(found.submodule_search_locations or ()) if found is not None else []
-        files = [f for folder in folders for f in sorted(Path(folder).glob(file))]
-        if not files:
-            raise MissingError(f"{package} is not installed, or has no {file}")
         onnx = needed("onnx")
-        model = onnx.load(files[0])
+        model = onnx.load(package_file(package, file))
         stored = {tensor.name for tensor in model.graph.initializer}
         inputs = [item for item in model.graph.input if item.name not in stored]  # old files list weights there too
         del model.graph.input[:]

@@ -40,8 +40,13 @@ def _axes(problem: Problem) -> tuple[int, ...]:
 
 
 def _types(problem: Problem) -> str | None:
-    dtype = str(problem.inputs[0].dtype)
+    dtype = _type(problem)
     return no_elements(problem) if dtype in _TYPES else f"{dtype}; only {', '.join(_TYPES)}"
+
+
+def _type(problem: Problem) -> str:
+    """How the numbers are stored."""
+    return str(storage_of(problem.inputs[0].dtype))
 
 
 def _kept_in_order(problem: Problem) -> str | None:
@@ -98,7 +103,7 @@ def _prod_usable(problem: Problem) -> str | None:
 def _reduce_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     runs = _runs(problem)
     lengths = [n for n, _ in runs]
-    return _core.reduce_step(problem.op, str(problem.inputs[0].dtype), lengths, last_reduced=runs[-1][1])
+    return _core.reduce_step(problem.op, _type(problem), lengths, last_reduced=runs[-1][1])
 
 
 def _sum_step(problem: Problem, constants: dict[int, np.ndarray], threads: int, *, averaged: bool = False) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import storage_of
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.kernels import _core
@@ -33,7 +34,7 @@ def program_of(problem: Problem) -> tuple[Instruction, ...]:
 
 def _rows(program: tuple[Instruction, ...], inputs: tuple[TensorSpec, ...]) -> list[tuple] | str:
     """The instructions as native code takes them, or why it cannot."""
-    types, rows = [str(s.dtype) for s in inputs], []
+    types, rows = [str(storage_of(s.dtype)) for s in inputs], []
     for op, items, sources in program:
         attrs, of = dict(items), types[sources[-1]]
         to = str(attrs["dtype"]) if op == "cast" else "bool" if op in _TRUTHS else of
@@ -58,7 +59,8 @@ def cannot_run(problem: Problem) -> str | None:
 def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     rows, out = _rows(program_of(problem), problem.inputs), problem.outputs[0]
     strides = [list(planned_strides(spec, out.shape)) for spec in (out, *problem.inputs)]
-    return _core.elementwise_step(list(out.shape), strides, [str(s.dtype) for s in problem.inputs], rows, threads)
+    types = [str(storage_of(s.dtype)) for s in problem.inputs]
+    return _core.elementwise_step(list(out.shape), strides, types, rows, threads)
 
 
 OPS = (

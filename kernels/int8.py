@@ -194,10 +194,16 @@ def _dequantize_step(problem: Problem, constants: Constants, threads: int) -> An
 
 
 def _table_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    x, axis = problem.inputs[0], problem.attrs.get("axis")
+    inner = 1
+    if axis is not None:
+        order = (0, 2, 3, 1) if x.ndim == 4 else tuple(range(x.ndim))
+        inner = math.prod(x.shape[a] for a in order[order.index(axis % x.ndim) + 1 :])
     return _core.make_int8_lookup_step(
-        table=np.ascontiguousarray(constants[1]),
-        is_signed=bool(_is_signed(problem.inputs[0].dtype)),
+        tables=np.ascontiguousarray(constants[1]),
+        is_signed=bool(_is_signed(x.dtype)),
         size=math.prod(problem.outputs[0].shape),
+        inner=inner,
         threads=threads,
     )
 
@@ -221,7 +227,7 @@ def to_eight_bits(problem: Problem) -> str | None:
     return _eight_bits(problem.attrs.dtype) or usable_size(problem)
 
 
-def _from_eight_bits(problem: Problem) -> str | None:
+def from_eight_bits(problem: Problem) -> str | None:
     return _eight_bits(problem.inputs[0].dtype) or usable_size(problem)
 
 
@@ -321,11 +327,11 @@ int8_multiply = step_kernel("int8_multiply", _rescaled(MULTIPLY, "m"), _add_usab
 int8_gate = step_kernel("int8_gate", _gate_step, _gate_usable)
 int8_requantize = step_kernel("int8_requantize", _rescaled(_REQUANTIZE, "ratio"), to_eight_bits)
 int8_quantize = StepKernel("int8_quantize", _quantize_step, to_eight_bits, _run_quantize)
-int8_dequantize = step_kernel("int8_dequantize", _dequantize_step, _from_eight_bits)
+int8_dequantize = step_kernel("int8_dequantize", _dequantize_step, from_eight_bits)
 int8_table = step_kernel("int8_table", _table_step, to_eight_bits, packs=(1,))
 int8_avg_pool2d = step_kernel("int8_avg_pool2d", _average_step, to_eight_bits)
 int8_mean = step_kernel("int8_mean", _mean_step, _mean_usable)
-int8_max_pool2d = step_kernel("int8_max_pool2d", _maximum_step, _from_eight_bits)
+int8_max_pool2d = step_kernel("int8_max_pool2d", _maximum_step, from_eight_bits)
 int8_fake_quant = EagerKernel(
     "int8_fake_quant",
     lambda problem, x: from_step(fake_quant_observe(to_step(x), problem.attrs.dtype)[0]),

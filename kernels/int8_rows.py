@@ -19,6 +19,7 @@ from megengine.kernels.int8 import (
     SMALLER,
     Constants,
     clamp_list,
+    from_eight_bits,
     scale_ratio,
     tensor_list,
     to_eight_bits,
@@ -27,6 +28,8 @@ from megengine.kernels.int8 import (
 from megengine.kernels.kernel import EagerKernel, MakeStep, StepKernel
 from megengine.kernels.native import step_kernel
 from megengine.kernels.problem import Problem
+from megengine.kernels.reference.integer import resize_bits, whole_weights
+from megengine.kernels.reference.resize import taps
 from megengine.kernels.strided import planned_strides
 
 # ---------------------------------------------------------------- products
@@ -149,7 +152,7 @@ def _normalize_usable(problem: Problem) -> str | None:
 def _mean_step(problem: Problem, constants: Constants, threads: int) -> Any:
     shape = _blocks(problem.inputs[0], _axes(problem))
     assert shape is not None
-    m = np.float32(scale_ratio(problem)) / np.float32(shape[1])
+    m = np.float32(scale_ratio(problem)) / np.float32(1 if problem.op == "qsum" else shape[1])
     x, clamp = tensor_list(problem.inputs[0].dtype), clamp_list(problem.attrs.dtype)
     return _core.make_int8_mean_step(shape=list(shape), x=x, m=float(m), clamp=clamp, threads=threads)
 
@@ -159,6 +162,28 @@ def _mean_usable(problem: Problem) -> str | None:
     if shape is None:
         return f"axes {problem.attrs.axis} are no neighbours in memory"
     return to_eight_bits(problem)
+
+
+# ---------------------------------------------------------------- pictures in other sizes
+
+
+def _resize_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    x, a = problem.inputs[0], problem.attrs
+    n, c, *lengths = x.shape
+    axes = [taps(length, out, a.mode, a.corners) for length, out in zip(lengths, a.size, strict=True)]
+    channels_last = x.ndim == 4
+    return _core.make_int8_resize_step(
+        outer=n if channels_last else n * c,
+        inner=c if channels_last else 1,
+        lengths=lengths,
+        taps=[index.shape[1] for index, _ in axes],
+        indices=[index.ravel().tolist() for index, _ in axes],
+        weights=[whole_weights(weight, len(axes)).ravel().tolist() for _, weight in axes],
+        shift=resize_bits(len(axes)) * len(axes),
+        x=tensor_list(x.dtype),
+        clamp=clamp_list(x.dtype),
+        threads=threads,
+    )
 
 
 # ---------------------------------------------------------------- eager calls
@@ -192,5 +217,6 @@ int8_minimum = step_kernel("int8_minimum", _pair(SMALLER, "ra", "rb"), to_eight_
 int8_softmax = step_kernel("int8_softmax", _softmax_step, to_eight_bits, packs=(1,))
 int8_normalize = step_kernel("int8_normalize", _normalize_step, _normalize_usable)
 int8_block_mean = step_kernel("int8_block_mean", _mean_step, _mean_usable)
+int8_resize = step_kernel("int8_resize", _resize_step, from_eight_bits)
 int8_product_in_rows = _in_rows(int8_product)
 int8_normalize_in_rows = _in_rows(int8_normalize)

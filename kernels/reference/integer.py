@@ -5,7 +5,7 @@ Shapes are NCHW; padding is ((top, bottom), (left, right)). Integer arrays hold 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -257,17 +257,57 @@ def avg_pool2d(
 
 
 def mean(
-    x: np.ndarray, out: Output, *, axis: tuple[int, ...] | None, keepdims: bool, s_x: float, s_y: float, z_x: int = 0
+    x: np.ndarray,
+    out: Output,
+    *,
+    axis: tuple[int, ...] | None,
+    keepdims: bool,
+    s_x: float,
+    s_y: float,
+    z_x: int = 0,
+    summed: bool = False,
 ) -> np.ndarray:
-    """Mean over axes: integer sum, one float32 multiplier."""
+    """Mean over axes, or their sum: integer sum, one float32 multiplier."""
     total = (x.astype(np.int32) - z_x).sum(axis=axis, keepdims=keepdims, dtype=np.int64)
-    count = x.size // max(total.size, 1)
+    count = 1 if summed else x.size // max(total.size, 1)
     return _average(np.asarray(total), max(count, 1), s_x, s_y, out)
 
 
-def lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """table[x - storage minimum], elementwise."""
-    return table[x.astype(np.int32) - np.iinfo(x.dtype).min]
+def lookup(x: np.ndarray, table: np.ndarray, axis: int | None = None) -> np.ndarray:
+    """table[x - storage minimum], elementwise; with an axis each place along it has a table of its own."""
+    index = x.astype(np.int32) - np.iinfo(x.dtype).min
+    if axis is None:
+        return table[index]
+    return table[along_places(len(table), axis, x.ndim), index]
+
+
+def along_places(n: int, axis: int, ndim: int) -> np.ndarray:
+    """The places 0 to n - 1 along an axis, in a shape that broadcasts."""
+    return np.arange(n).reshape([-1 if i == axis % ndim else 1 for i in range(ndim)])
+
+
+def resize(x: np.ndarray, taps: Sequence[tuple[np.ndarray, np.ndarray]], out: Output) -> np.ndarray:
+    """A picture [N,C,...] in another size, on its own scale; `taps` are indices and whole weights along each axis."""
+    acc = x.astype(np.int64) - out.z_y
+    for k, (index, weight) in enumerate(taps):
+        moved = np.moveaxis(acc, k + 2, -1)
+        acc = np.moveaxis((moved[..., index] * weight).sum(-1), -1, k + 2)
+    steps = np.rint(np.ldexp(acc.astype(np.float64), -resize_bits(len(taps)) * len(taps)))
+    return np.ascontiguousarray((np.clip(steps, out.lo, out.hi) + out.z_y).astype(out.dtype))
+
+
+def resize_bits(axes: int) -> int:
+    """Bits of the weights along each axis: the sums of all axes fit int32."""
+    return 21 // axes
+
+
+def whole_weights(weight: np.ndarray, axes: int) -> np.ndarray:
+    """Weights [places, taps] of sum 1 as integers of sum 2**bits: the largest takes what rounding leaves over."""
+    one = 1 << resize_bits(axes)
+    whole = np.rint(weight * one).astype(np.int64)
+    np.put_along_axis(whole, weight.argmax(-1)[:, None], 0, -1)
+    np.put_along_axis(whole, weight.argmax(-1)[:, None], one - whole.sum(-1, keepdims=True), -1)
+    return whole
 
 
 # ---------------------------------------------------------------- rows

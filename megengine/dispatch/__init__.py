@@ -14,6 +14,7 @@ from megengine.dispatch.apply import (
 from megengine.dispatch.public import PublicFunction, public, public_functions, retract
 from megengine.dispatch.record import (
     FLOAT_ONLY,
+    JOINS_INTEGERS,
     MOVES_INTEGERS,
     ONNX_WRITER,
     ErrorSample,

@@ -142,6 +142,7 @@ class QuantRule:
 
 
 MOVES_INTEGERS = QuantRule("shape", non_negative="inherit")
+JOINS_INTEGERS = QuantRule(kind="concat", non_negative="inherit")
 FLOAT_ONLY = stays_float("no integer form of it is known")
 
 

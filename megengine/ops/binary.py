@@ -248,7 +248,7 @@ for _name, _reference, _onnx in (
     ("logical_or", np.logical_or, "Or"),
     ("logical_xor", np.logical_xor, "Xor"),
 ):
-    binary(_name, _reference, _BOOLEAN, onnx=_onnx, logical=True)
+    binary(_name, _reference, _BOOLEAN, onnx=_onnx, logical=True, quant=_PART)
 
 
 def _declare_binary(

@@ -10,7 +10,7 @@ from megengine.core.dtype import QuantizedDType, as_dtype, is_float
 from megengine.core.errors import DTypeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import DTypeLike, TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, not_differentiable, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, QuantRule, Sample, apply, define, not_differentiable, public
 from megengine.ops.common import FLOAT32, as_tensor, lift_plain, sample_values
 from megengine.tensor import Tensor
 
@@ -36,6 +36,7 @@ define(
         Sample((sample_values(3, 4),), {"dtype": FLOAT32}, False),
         Sample((sample_values(0, 4),), {"dtype": FLOAT32}, False),
     ],
+    quant=QuantRule("part"),
     moves=True,
     by_type=True,
     lift=lift_plain,

@@ -222,6 +222,7 @@ define(
     _where_vjp,
     OnnxRule("Where"),
     lambda: [Sample((np.array([True, False, True]), noise(2, 3), noise(2, 1)))],
+    quant=QuantRule("part"),
     lift=lift_plain,
 )
 

@@ -17,7 +17,7 @@ from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeE
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, QuantRule, Sample, apply, define, public
+from megengine.dispatch import JOINS_INTEGERS, ONNX_WRITER, ErrorSample, OnnxRule, Sample, apply, define, public
 from megengine.ops.common import Integers, as_tensor, cast, lift_axes, normalize_axis, promote, sample_values
 from megengine.ops.creation import zeros_like
 from megengine.tensor import Tensor
@@ -59,7 +59,7 @@ define(
         Sample((sample_values(2, 3, 2), sample_values(0, 3, 2)), {"axis": 0}),
     ],
     lambda: [ErrorSample((np.zeros((2, 3)), np.zeros((3, 3))), {"axis": 1}, ShapeError, "concat: input 1 has shape")],
-    quant=QuantRule("concat", non_negative="inherit"),
+    quant=JOINS_INTEGERS,
     by_type=True,
     lift=lift_axes,
 )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from megengine.ops.common import (
     lift_plain,
     noise,
     normalize_axes,
+    normalize_axis,
     reduced_shape,
 )
 from megengine.ops.conv import check_conv, check_window, window_macs
@@ -271,11 +273,12 @@ def _requantize(x: Any, ratio: float, lo: int, hi: int, dtype: Any, in_specs: An
     return integer.requantize(x, output_of(dtype, lo, hi), ratio=ratio, z_x=in_specs[0].dtype.zero_point)
 
 
-def _qtable_infer(x: TensorSpec, table: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
+def _qtable_infer(x: TensorSpec, table: TensorSpec, *, dtype: QuantizedDType, axis: int | None = None) -> TensorSpec:
     codes = few_bits("qtable", "x", x).codes
     storage, entries = target_dtype("qtable", dtype).storage, storage_of(table.dtype)
-    if table.shape != (codes,) or entries != storage:
-        raise ShapeError(f"qtable: table is {entries} of shape {table.shape}; expected {storage} of shape ({codes},)")
+    shape = (codes,) if axis is None else (x.shape[normalize_axis("qtable", axis, x.ndim)], codes)
+    if table.shape != shape or entries != storage:
+        raise ShapeError(f"qtable: table is {entries} of shape {table.shape}; expected {storage} of shape {shape}")
     return TensorSpec(x.shape, dtype, x.device)
 
 
@@ -297,20 +300,20 @@ def _qavg(x: np.ndarray, dtype: Any, in_specs: Any, out_specs: Any, **window: An
     return integer.avg_pool2d(x, output_of(dtype), s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point, **window)
 
 
-def _qmean_infer(x: TensorSpec, *, axis: Any, keepdims: bool, dtype: QuantizedDType) -> TensorSpec:
-    few_bits("qmean", "x", x)
-    axes = normalize_axes("qmean", axis, x.ndim)
-    shape = reduced_shape(x.shape, axes, keepdims)
-    if x.size == 0 and np.prod(shape) != 0:
-        raise ShapeError(f"qmean: x has shape {x.shape}; the mean of no elements is undefined")
-    return TensorSpec(shape, target_dtype("qmean", dtype), x.device)
+def _qmean_infer(op: str) -> Callable[..., TensorSpec]:
+    def infer(x: TensorSpec, *, axis: Any, keepdims: bool, dtype: QuantizedDType) -> TensorSpec:
+        few_bits(op, "x", x)
+        shape = reduced_shape(x.shape, normalize_axes(op, axis, x.ndim), keepdims)
+        if x.size == 0 and np.prod(shape) != 0:
+            raise ShapeError(f"{op}: x has shape {x.shape}; the {op[1:]} of no elements is undefined")
+        return TensorSpec(shape, target_dtype(op, dtype), x.device)
+
+    return infer
 
 
-def _qmean(x: np.ndarray, axis: Any, keepdims: bool, dtype: Any, in_specs: Any, **_: Any) -> np.ndarray:
+def _qmean(x: np.ndarray, dtype: Any, in_specs: Any, out_specs: Any, **how: Any) -> np.ndarray:
     d = in_specs[0].dtype
-    return integer.mean(
-        x, output_of(dtype), axis=axis, keepdims=keepdims, s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point
-    )
+    return integer.mean(x, output_of(dtype), s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point, **how)
 
 
 # ---------------------------------------------------------------- samples
@@ -464,10 +467,13 @@ record(
 record(
     "qtable",
     _qtable_infer,
-    lambda x, table, **_: integer.lookup(x, table),
-    lambda: [Sample((stored(S8, 3, 50), np.arange(256, dtype=np.uint8)[::-1].copy()), {"dtype": U8})],
+    lambda x, table, axis=None, **_: integer.lookup(x, table, axis),
+    lambda: [
+        Sample((stored(S8, 3, 50), np.arange(256, dtype=np.uint8)[::-1].copy()), {"dtype": U8}),
+        Sample((stored(U8, 2, 3, 4, 5), _weight(3, 256)), {"dtype": S8, "axis": 1}),
+    ],
     one_error((PLAIN, np.zeros(256, np.uint8)), {"dtype": U8}, "qtable: x is float32"),
-    lift=lift_plain,
+    lift=lambda attrs: lift_axes({"axis": None, **attrs}),
 )
 record(
     "qavg_pool2d",
@@ -478,14 +484,15 @@ record(
     ],
     one_error((PLAIN,), {**_WINDOW, "count_include_pad": True, "dtype": S8}, "qavg_pool2d: x is float32"),
 )
-record(
-    "qmean",
-    _qmean_infer,
-    _qmean,
-    lambda: [
-        Sample((stored(U8, 2, 5, 7, 7),), {"axis": (2, 3), "keepdims": True, "dtype": S8}),
-        Sample((stored(S8, 4, 6),), {"axis": None, "keepdims": False, "dtype": U8}),
-    ],
-    one_error((PLAIN,), {"axis": None, "keepdims": False, "dtype": S8}, "qmean: x is float32"),
-    lift=lift_axes,
-)
+for _name in ("qmean", "qsum"):
+    record(
+        _name,
+        _qmean_infer(_name),
+        functools.partial(_qmean, summed=_name == "qsum"),
+        lambda: [
+            Sample((stored(U8, 2, 5, 7, 7),), {"axis": (2, 3), "keepdims": True, "dtype": S8}),
+            Sample((stored(S8, 4, 6),), {"axis": None, "keepdims": False, "dtype": U8}),
+        ],
+        one_error((PLAIN,), {"axis": None, "keepdims": False, "dtype": S8}, f"{_name}: x is float32"),
+        lift=lift_axes,
+    )

@@ -10,11 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import bfloat16
+from megengine.core.dtype import QuantizedDType, bfloat16
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, QuantRule, Sample, apply, define, not_differentiable, public
+from megengine.dispatch import (
+    MOVES_INTEGERS,
+    ONNX_WRITER,
+    ErrorSample,
+    QuantRule,
+    Sample,
+    apply,
+    define,
+    not_differentiable,
+    public,
+)
 from megengine.kernels.reference.order import in_order
 from megengine.ops import quantized_calls
 from megengine.ops.common import (
@@ -39,9 +49,11 @@ _HOME = "megengine.functional.math"
 
 def _infer(name: str) -> Callable[..., TensorSpec]:
     def infer(x: TensorSpec, *, axis: tuple[int, ...] | None, keepdims: bool) -> TensorSpec:
-        refuse_quantized(name, x)
+        picks = name in ("max", "min")
+        if not picks or (isinstance(x.dtype, QuantizedDType) and x.dtype.axis is not None):
+            refuse_quantized(name, x)
         axes = normalize_axes(name, axis, x.ndim)
-        if name in ("max", "min") and any(x.shape[a] == 0 for a in axes):
+        if picks and any(x.shape[a] == 0 for a in axes):
             raise ShapeError(f"{name}: cannot reduce an empty axis of shape {x.shape}; expected at least one element")
         return TensorSpec(reduced_shape(x.shape, axes, keepdims), x.dtype, x.device)
 
@@ -148,28 +160,34 @@ def _reduction(
     define(name, _infer(name), reference, vjp, ONNX_WRITER, _samples(empty), _errors(name), lift=lift_axes, **rules)
 
 
-_QMEAN = QuantRule(
-    "pool",
-    "qmean",
-    non_negative="inherit",
-    usable=lambda attrs: None if attrs.get("axis") is not None else "it takes the mean over all axes",
-)
+def _summed(op: str, what: str) -> QuantRule:
+    usable = lambda attrs: None if attrs.get("axis") is not None else f"it takes the {what} over all axes"  # noqa: E731
+    return QuantRule("pool", op, non_negative="inherit", usable=usable)
+
+
 # `reduce` of the ufuncs: np.sum and np.max call it too, and take twice as long
 _reduction(
     "sum",
     lambda x, axis, keepdims: np.add.reduce(in_order(x), axis=axis, dtype=_wide(x) or x.dtype, keepdims=keepdims),
     lambda ctx, ct: (_expand(ct, ctx),),
     empty=True,
+    quant=_summed("qsum", "sum"),
 )
-_reduction("mean", _mean, lambda ctx, ct: (_expand(ct, ctx) / _count(ctx),), quant=_QMEAN)
+_reduction("mean", _mean, lambda ctx, ct: (_expand(ct, ctx) / _count(ctx),), quant=_summed("qmean", "mean"))
 _reduction(
     "prod",
     lambda x, axis, keepdims: np.multiply.reduce(in_order(x), axis=axis, keepdims=keepdims, dtype=x.dtype),
     _prod_vjp,
     empty=True,
 )
-_reduction("max", lambda x, axis, keepdims: np.maximum.reduce(x, axis=axis, keepdims=keepdims), _extremum_vjp)
-_reduction("min", lambda x, axis, keepdims: np.minimum.reduce(x, axis=axis, keepdims=keepdims), _extremum_vjp)
+for _name, _ufunc in (("max", np.maximum), ("min", np.minimum)):
+    _reduction(
+        _name,
+        lambda x, axis, keepdims, _ufunc=_ufunc: _ufunc.reduce(x, axis=axis, keepdims=keepdims),
+        _extremum_vjp,
+        quant=MOVES_INTEGERS,
+        moves=True,
+    )
 
 
 def _arg_infer(name: str) -> Callable[..., TensorSpec]:

@@ -10,31 +10,44 @@ from typing import Any
 import numpy as np
 
 from megengine.core.calls import shown
-from megengine.core.dtype import is_float
+from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, no_onnx, public
+from megengine.dispatch import MOVES_INTEGERS, ONNX_WRITER, ErrorSample, Sample, apply, define, no_onnx, public
+from megengine.kernels.reference import integer
 from megengine.kernels.reference.resize import taps
 from megengine.ops import quantized_calls
-from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, refuse_quantized, rounded_to
+from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, rounded_to
+from megengine.ops.quantized import S8, U8, few_bits, output_of, stored
 from megengine.tensor import Tensor
 
 _MODES = ("linear", "nearest", "cubic")
 
 
 def _infer(x: TensorSpec, *, size: tuple[int, ...], mode: str, corners: bool) -> TensorSpec:
-    refuse_quantized("resize", x)
+    if isinstance(x.dtype, QuantizedDType):
+        few_bits("resize", "x", x)
     choice("resize", "mode", mode, _MODES)
-    if not is_float(x.dtype):
+    if not isinstance(x.dtype, QuantizedDType) and not is_float(x.dtype):
         raise DTypeError(f"resize: the input is {x.dtype}; expected floats; use .astype")
     if x.ndim != len(size) + 2 or min(x.shape[2:], default=0) < 1 or min(size) < 1:
         raise ShapeError(f"resize: input {x.shape} to size {size}; expected N, C and as many axes, none of them empty")
     return TensorSpec((*x.shape[:2], *size), x.dtype, x.device)
 
 
-def _reference(x: np.ndarray, size: tuple[int, ...], mode: str, corners: bool) -> np.ndarray:
+def _integers(x: np.ndarray, size: tuple[int, ...], mode: str, corners: bool, dtype: QuantizedDType) -> np.ndarray:
+    places = [taps(n, out, mode, corners) for n, out in zip(x.shape[2:], size, strict=True)]
+    whole = [(index, integer.whole_weights(weight, len(size))) for index, weight in places]
+    return integer.resize(x, whole, output_of(dtype))
+
+
+def _reference(
+    x: np.ndarray, size: tuple[int, ...], mode: str, corners: bool, in_specs: Any, out_specs: Any
+) -> np.ndarray:
+    if isinstance(dtype := in_specs[0].dtype, QuantizedDType):
+        return _integers(x, size, mode, corners, dtype)
     for k, out in enumerate(size):
         index, weight = taps(x.shape[k + 2], out, mode, corners)
         moved = np.moveaxis(x, k + 2, -1)
@@ -73,6 +86,13 @@ def _samples(mode: str = "") -> Iterator[Sample]:
     yield Sample((x[:0],), {"size": (4, 9), "mode": "linear", "corners": True})
 
 
+def _with_integers() -> Iterator[Sample]:
+    yield from _samples()
+    for mode in _MODES:
+        yield Sample((stored(U8, 1, 2, 5, 6),), {"size": (8, 3), "mode": mode, "corners": False}, False)
+    yield Sample((stored(S8, 2, 3, 7),), {"size": (12,), "mode": "linear", "corners": True}, False)
+
+
 def _errors() -> Iterator[ErrorSample]:
     x, attrs = np.zeros((1, 2, 5, 6), np.float32), {"size": (4, 4), "corners": False}
     yield ErrorSample((x,), {**attrs, "mode": "liner"}, OptionError, "did you mean 'linear'")
@@ -80,7 +100,17 @@ def _errors() -> Iterator[ErrorSample]:
     yield ErrorSample((x.astype(np.int32),), {**attrs, "mode": "linear"}, DTypeError, "resize: the input is int32")
 
 
-define("resize", _infer, _reference, _vjp("resize_backward"), ONNX_WRITER, _samples, _errors)
+define(
+    "resize",
+    _infer,
+    _reference,
+    _vjp("resize_backward"),
+    ONNX_WRITER,
+    _with_integers,
+    _errors,
+    needs_specs=True,
+    quant=MOVES_INTEGERS,
+)
 define("resize_backward", _infer, _adjoint, _vjp("resize"), no_onnx("gradient of resize"), _samples)
 
 _PUBLIC = {"bilinear": ("linear", 2), "nearest": ("nearest", 2), "bicubic": ("cubic", 2), "linear": ("linear", 1)}

@@ -13,7 +13,6 @@ from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import (
-    FLOAT_ONLY,
     ONNX_WRITER,
     ErrorSample,
     NoRule,
@@ -133,8 +132,25 @@ def _fixed(dtype: QuantizedDType) -> QuantRule:
 _PIECEWISE = zero_gradient("the result is piecewise constant")
 
 # name, reference, vjp(ctx, ct), keywords
-unary("neg", np.negative, lambda ctx, ct: (-ct,), onnx="Neg", method="__neg__", integers=True, quantized=elementwise)
-unary("abs", np.abs, lambda ctx, ct: (ct * apply("sign", ctx.inputs[0]),), onnx="Abs", method="__abs__", integers=True)
+unary(
+    "neg",
+    np.negative,
+    lambda ctx, ct: (-ct,),
+    onnx="Neg",
+    quant=_TABLE,
+    method="__neg__",
+    integers=True,
+    quantized=elementwise,
+)
+unary(
+    "abs",
+    np.abs,
+    lambda ctx, ct: (ct * apply("sign", ctx.inputs[0]),),
+    onnx="Abs",
+    quant=QuantRule("table", "qtable", non_negative="always"),
+    method="__abs__",
+    integers=True,
+)
 unary(
     "sign",
     lambda x: x if x.dtype == bool else np.sign(x),
@@ -156,8 +172,8 @@ unary(
     domain=(0.1, 3),
 )
 unary("square", np.square, lambda ctx, ct: (ct * ctx.inputs[0] * 2,), onnx=ONNX_WRITER, integers=True)
-unary("sin", np.sin, lambda ctx, ct: (ct * apply("cos", ctx.inputs[0]),), onnx="Sin")
-unary("cos", np.cos, lambda ctx, ct: (-ct * apply("sin", ctx.inputs[0]),), onnx="Cos")
+unary("sin", np.sin, lambda ctx, ct: (ct * apply("cos", ctx.inputs[0]),), onnx="Sin", quant=_TABLE)
+unary("cos", np.cos, lambda ctx, ct: (-ct * apply("sin", ctx.inputs[0]),), onnx="Cos", quant=_TABLE)
 unary("tan", np.tan, lambda ctx, ct: (ct * (1 + ctx.outputs[0] * ctx.outputs[0]),), onnx="Tan", domain=(-1, 1))
 unary("asin", np.arcsin, lambda ctx, ct: (ct / apply("sqrt", 1 - ctx.inputs[0] ** 2),), onnx="Asin", domain=(-0.9, 0.9))
 unary(
@@ -178,7 +194,11 @@ unary(
     activation=True,
 )
 unary(
-    "erf", functions.erf, lambda ctx, ct: (ct * apply("exp", -(ctx.inputs[0] ** 2)) * (2 / np.sqrt(np.pi)),), onnx="Erf"
+    "erf",
+    functions.erf,
+    lambda ctx, ct: (ct * apply("exp", -(ctx.inputs[0] ** 2)) * (2 / np.sqrt(np.pi)),),
+    onnx="Erf",
+    quant=_TABLE,
 )
 unary("floor", np.floor, _PIECEWISE, onnx="Floor", method="__floor__", integers=True)
 unary("ceil", np.ceil, _PIECEWISE, onnx="Ceil", method="__ceil__", integers=True)
@@ -286,6 +306,7 @@ unary(
     functions.softplus,
     lambda ctx, ct: (ct * apply("sigmoid", ctx.inputs[0]),),
     onnx="Softplus",
+    quant=QuantRule("table", "qtable", non_negative="always"),
     home="",
     activation=True,
 )
@@ -294,7 +315,6 @@ unary(
     np.logical_not,
     not_differentiable("booleans"),
     onnx="Not",
-    quant=FLOAT_ONLY,
     method="__invert__",
     integers=True,
 )

@@ -10,11 +10,12 @@ from megengine.core.errors import OptionError
 from megengine.core.text import counted
 from megengine.dispatch import QuantRule
 from megengine.quantization.pipeline.config import QuantConfig
-from megengine.quantization.pipeline.groups import groups_of, is_arithmetic
+from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
+from megengine.quantization.pipeline.masks import masked_scores
 from megengine.quantization.pipeline.match import is_bias, mean_over_picture
 from megengine.quantization.pipeline.rules import NO_RULE, clamp_of, rule_of
 from megengine.quantization.pipeline.selection import INPUT, Layer, Precision, precisions, select
-from megengine.quantization.pipeline.spec import Fixed, Plain, QSpec, Shared, Weight
+from megengine.quantization.pipeline.spec import Argument, Fixed, Mask, Masked, Plain, QSpec, Shared, Weight
 from megengine.quantization.ranges import RangeMethod, TensorStatistics, activation_dtype
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
@@ -339,7 +340,16 @@ class _Annotator:
             return Shared(source.name, f"{node.expr.op} moves the integers of {source.name}")
         scheme = self.target.non_negative if positive else self.target.signed
         reason = "graph input" if isinstance(node.expr, Input) else "never negative" if positive else "both signs"
-        return Plain("s16", RangeMethod("minmax"), reason) if wide else Plain(scheme, self.config.activations, reason)
+        if wide:
+            return Plain("s16", RangeMethod("minmax"), reason)
+        if (mask := masked_scores(node)) is not None:
+            masks = [np.max(np.asarray(constant_value(n))) for n in mask.constants]
+            scores, largest = tuple(n.name for n in mask.scores), float(sum(masks))
+            why = f"scores behind a mask of {mask.softmax.output.name}"
+            return Masked(scheme, self.config.activations, why, scores, largest, mask.room)
+        if (group := self._function_behind(node)) is not None:
+            return Argument(scheme, self.config.activations, reason, lambda x: evaluate(group, x[:, None])[:, 0])
+        return Plain(scheme, self.config.activations, reason)
 
     def _wide(self, node: TensorNode) -> bool:
         """True for a value that is to have 16 bits, by its own precision or that of the layer that it ends."""
@@ -350,6 +360,15 @@ class _Annotator:
         if not wanted.reason.startswith("rule") and inside:
             return any(map(self._wide, inside))
         return wanted.activation_bits == 16
+
+    def _function_behind(self, node: TensorNode) -> Group | None:
+        """The function, the same at every place, that alone reads a value."""
+        roots = {id(self._root(u)): self._root(u) for u in node.users}
+        if len(roots) != 1 or id(node) in self.outputs:
+            return None
+        (root,) = roots.values()
+        group = self.groups.get(id(root)) if id(root) in self.integer else None
+        return group if group is not None and group.rule.kind == "function" and not group.attrs else None
 
     def _note_operands(self, expr: Apply) -> None:
         """Constants that are quantized like edges: operands of sums, products, concatenations, tables of rows."""
@@ -362,8 +381,11 @@ class _Annotator:
             if not isinstance(node.expr, Constant) or not is_float(node.dtype):
                 continue
             name = reader.outputs[0].name
+            mask = masked_scores(expr.output) if rule.adds else None
             if rule.joins:
-                spec: QSpec = Shared(expr.outputs[0].name, f"concat {name} copies integers")
+                spec: QSpec = Shared(expr.outputs[0].name, f"{expr.op} {name} copies integers")
+            elif mask is not None and len(mask.scores) == 1:
+                spec = Mask(mask.scores[0].name, self.target.signed, mask.room, f"mask of {name}")
             else:
                 spec = Fixed(self._own_dtype(reader, at), f"constant of {name}")
             self.result.operands[name, at] = spec

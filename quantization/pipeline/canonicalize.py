@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from megengine.quantization.pipeline.masks import bound_masks
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -84,6 +85,27 @@ def _pictures(m: Found) -> TensorNode:
     return m.apply("transpose", y, attrs={"perm": (0, 2, 1, 3, 4)}, name=f"{name}_volume")
 
 
+_POOL = call("pool", _X, largest=True)
+
+
+def _pooled_in_turn(m: Found) -> TensorNode | None:
+    """The largest value of a window over depth, height and width: that over height and width, then over depth."""
+    attrs, name, x = m.root.expr.attrs, m.root.name, m[_X]
+    if len(attrs["kernel"]) != 3 or set(attrs["dilation"]) != {1}:
+        return None
+    n, channels, depth, *size = x.shape
+
+    def part(x: TensorNode, shape: tuple[int, ...], which: slice, **one: tuple) -> TensorNode:
+        window = {k: (*attrs[k][which], *one.get(k, ())) for k in ("kernel", "stride", "padding")}
+        x = m.apply("reshape", x, attrs={"shape": shape}, name=f"{name}_planes")
+        return m.apply("max_pool2d", x, attrs=window, name=f"{name}_part")
+
+    x = part(x, (n, channels * depth, *size), slice(1, 3))
+    one = {"kernel": (1,), "stride": (1,), "padding": ((0, 0),)}
+    x = part(x, (n, channels, depth, x.shape[2] * x.shape[3]), slice(0, 1), **one)
+    return m.apply("reshape", x, attrs={"shape": m.root.shape}, name=f"{name}_pooled")
+
+
 def _by_channel(node: TensorNode, channels: int) -> np.ndarray | None:
     """One number a channel of [N,C,H,W], from a constant that broadcasts to it; None for others."""
     value = np.asarray(constant_value(node), np.float64)
@@ -110,6 +132,7 @@ def _computed_picture(m: Found) -> bool:
 RULES = (
     # integer layers have two spatial axes
     Rule("volume_as_pictures", _VOLUME, _pictures),
+    Rule("pool_in_turn", _POOL, _pooled_in_turn),
     # slices move integers
     Rule("split_as_slices", call("split", _X), _part, shared=True),
     # that no convolution before it could take
@@ -127,5 +150,6 @@ def canonicalize(graph: InternalGraph) -> InternalGraph:
     run_passes(g)
     name_activations(g)
     rewrite(g, RULES, last_first=True)
+    bound_masks(g)
     remove_dead(g)
     return g

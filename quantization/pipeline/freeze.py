@@ -1,6 +1,6 @@
 """freeze: statistics and weights become frozen quantized dtypes and integers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -10,8 +10,8 @@ from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import CalibrationError, QuantizationError
 from megengine.kernels.reference import integer
 from megengine.quantization.pipeline.annotate import Annotation
-from megengine.quantization.pipeline.spec import Fixed, Plain, QSpec, Shared, Weight
-from megengine.quantization.ranges import TensorStatistics, activation_dtype, scheme, weight_dtype
+from megengine.quantization.pipeline.spec import Argument, Fixed, Mask, Masked, Plain, QSpec, Shared, Weight
+from megengine.quantization.ranges import TensorStatistics, activation_dtype, quantized_dtype, scheme, weight_dtype
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -62,9 +62,12 @@ def freeze(
             weights[name] = given or quantize_weight(name, w, spec)
         for at in range(len(expr.inputs)):
             if (spec := annotation.operands.get((name, at))) is not None:
-                dtype = _dtype(name, spec, annotation, seen)
-                values = _integers(expr.inputs[at].expr.value.numpy(), dtype)
-                operands[name, at] = QuantizedWeight(values, dtype)
+                real = expr.inputs[at].expr.value.numpy()
+                if isinstance(spec, Mask):
+                    dtype = _mask_dtype(real, spec, seen)
+                else:
+                    dtype = _dtype(name, spec, annotation, seen)
+                operands[name, at] = QuantizedWeight(_integers(real, dtype), dtype)
     return Frozen(edges, weights, operands)
 
 
@@ -98,7 +101,57 @@ def _dtype(
     if source not in seen:
         raise CalibrationError(f"calibration: {source!r} was not observed; calibrate with this annotation")
     known = seen[source]
-    return known if isinstance(known, QuantizedDType) else activation_dtype(known, spec.method, spec.scheme)
+    if isinstance(known, QuantizedDType):
+        return known
+    if isinstance(spec, Masked) and seen.keys() >= set(spec.scores):
+        ends = [_ends(seen[n]) for n in spec.scores]
+        total = sum(hi for _, hi in ends) + spec.largest
+        least = max(lo + total - hi for lo, hi in ends) - spec.room
+        if known.minimum < least < known.maximum:
+            return quantized_dtype(least, known.maximum, scheme(spec.scheme))
+    dtype = activation_dtype(known, spec.method, spec.scheme)
+    if isinstance(spec, Argument):
+        return quantized_dtype(*where_it_changes(spec.function, *_ends(dtype)), scheme(spec.scheme))
+    return dtype
+
+
+def _ends(known: TensorStatistics | QuantizedDType) -> tuple[float, float]:
+    """The smallest and the largest real value that was seen, or that a dtype has."""
+    if isinstance(known, TensorStatistics):
+        return known.minimum, known.maximum
+    scale, zero = known.only_scale, known.zero_point
+    return (known.qmin - zero) * scale, (known.qmax - zero) * scale
+
+
+_POINTS = 4096
+_UNSEEN = 1 / 1024  # of what the results span: a quarter of a step of 8 bits
+
+
+def where_it_changes(function: Callable[[np.ndarray], np.ndarray], lo: float, hi: float) -> tuple[float, float]:
+    """The part of [lo, hi] beyond which a function keeps its value at the end, but for what 8 bits cannot show."""
+    x = np.linspace(lo, hi, _POINTS, dtype=np.float32)
+    with np.errstate(all="ignore"):
+        y = function(x).astype(np.float64)
+    if not np.isfinite(y).all():
+        return lo, hi
+    room = (y.max() - y.min()) * _UNSEEN
+    first = _last_flat(y, room)
+    last = len(y) - 1 - _last_flat(y[::-1], room)
+    return (float(x[first]), float(x[last])) if first < last else (lo, hi)
+
+
+def _last_flat(y: np.ndarray, room: float) -> int:
+    """The last index such that all values before it are as near to the one there."""
+    near = np.maximum(np.maximum.accumulate(y) - y, y - np.minimum.accumulate(y)) <= room
+    return int(np.flatnonzero(near)[-1])
+
+
+def _mask_dtype(real: np.ndarray, spec: Mask, seen: Mapping[str, TensorStatistics | QuantizedDType]) -> QuantizedDType:
+    lo, hi = float(real.min(initial=0.0)), float(real.max(initial=0.0))
+    if spec.scores in seen:
+        least, most = _ends(seen[spec.scores])
+        lo = max(lo, least - most - spec.room)
+    return quantized_dtype(lo, hi, scheme(spec.scheme))
 
 
 def quantize_weight(name: str, w: np.ndarray, spec: Weight) -> QuantizedWeight:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType
-from megengine.dispatch import QuantRule, apply
+from megengine.core.dtype import QuantizedDType, is_float
+from megengine.dispatch import JOINS_INTEGERS, QuantRule, apply
 from megengine.kernels.reference.integer import ends, multiplier
 from megengine.quantization.pipeline.match import is_bias, is_product
 from megengine.quantization.pipeline.rules import NO_RULE, rule_of
@@ -59,7 +59,8 @@ class Norm:
 def group_of(node: TensorNode, *, part: bool = False) -> Group | None:
     """The group whose root makes a node; `part` takes functions that alone would stay in float."""
     root = node.expr
-    return (_norm(root) or _product(root) or _function(root, part=part)) if isinstance(root, Apply) else None
+    kinds = (_norm, _product, functools.partial(_function, part=part), _joined)
+    return next(filter(None, (kind(root) for kind in kinds)), None) if isinstance(root, Apply) else None
 
 
 # ---------------------------------------------------------------- normalization
@@ -170,6 +171,21 @@ def _product_rule(factor: float) -> QuantRule:
     return QuantRule("product", "qmatmul", constants)
 
 
+# ---------------------------------------------------------------- choices
+
+_CHOICE, _BORDER = call("where", any_(), any_(), any_()), call("pad", any_(), mode="constant")
+
+
+def _joined(root: Apply) -> Group | None:
+    """Integers of several values on the scale of the result: a choice between two, a border of another number."""
+    if match(_CHOICE, root.output) is not None and root.output.dtype == np.float32:
+        return Group(JOINS_INTEGERS, root, tuple(n for n in _computed(root) if is_float(n.dtype)), ())
+    found = match(_BORDER, root.output)
+    if found is None or root.attrs["value"] == 0 or not np.isfinite(root.attrs["value"]):
+        return None
+    return Group(JOINS_INTEGERS, root, _computed(root), ())
+
+
 # ---------------------------------------------------------------- functions of one value
 
 
@@ -180,51 +196,95 @@ def is_arithmetic(expr: Apply) -> bool:
 
 def _pointwise(expr: Any) -> bool:
     """True for an op that computes each number from one number of each computed operand."""
-    if not isinstance(expr, Apply) or not _rule(expr).pointwise or is_bias(expr) or len(expr.outputs) != 1:
-        return False
-    return not is_arithmetic(expr) or all(n.spec.size == 1 for n in expr.inputs if isinstance(n.expr, Constant))
+    return isinstance(expr, Apply) and _rule(expr).pointwise and not is_bias(expr) and len(expr.outputs) == 1
+
+
+_MOST_TABLES = 4096  # one for each place of an axis
+
+
+def _axis_of(exprs: Iterable[Apply], shape: tuple[int, ...]) -> int | None:
+    """The axis, counted from the end, along which constant operands of a function differ: 0 for none, None for several.
+
+    A constant with more than one element along it has one for each place of `shape`.
+    """
+    axes = set()
+    for node in (n for e in exprs for n in e.inputs if isinstance(n.expr, Constant)):
+        own = node.shape
+        if len(own) > len(shape):
+            return None
+        axes |= {i - len(own) for i, n in enumerate(own) if n != 1}
+        if any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1], strict=False)):
+            return None
+    if len(axes) > 1 or (axes and not shape[min(axes)] <= _MOST_TABLES):
+        return None
+    return min(axes, default=0)
 
 
 def _function(root: Apply, *, part: bool) -> Group | None:
-    """The longest chain that is a function of one value; clamps of a layer's results stay with the layer."""
+    """The longest chain that is a function of one value.
+
+    A clamp stays with what it clamps, unless the function reads the value before the clamp too.
+    """
     chosen = None
     if not _pointwise(root):
         return None
     exprs = {id(root): root}
     while True:
         data = {id(n): n for e in exprs.values() for n in _computed(e) if id(n.expr) not in exprs}
-        if len(data) == 1 and next(iter(data.values())).shape == root.output.shape:
+        if len(data) == 1 and _is_function(next(iter(data.values())), root, exprs.values()):
             chosen = (*data.values(),), dict(exprs)
-        further = next((n.expr for n in data.values() if _joins(n, exprs)), None)
-        if not isinstance(further, Apply):
+        joining = [n.expr for n in data.values() if isinstance(n.expr, Apply) and _joins(n, exprs)]
+        clamps = [e for e in joining if _stays_behind(e)]
+        further = next((e for e in joining if e not in clamps), clamps[0] if clamps and len(data) > 1 else None)
+        if further is None:
             break
         exprs[id(further)] = further
     if chosen is None:
         return None
     data, exprs = chosen
+    axis = _axis_of(exprs.values(), root.output.shape)
+    if axis and len(exprs) == 1:
+        return None  # arithmetic with constants has integer ops of its own
     kinds = {_rule(e).kind for e in exprs.values()}
     if kinds == {"clamp"} or (kinds == {"part"} and len(exprs) == 1 and not part):
         return None
-    group = Group(QuantRule("function", "qtable"), root, data, tuple(e for e in exprs.values() if e is not root))
+    inside, attrs = tuple(e for e in exprs.values() if e is not root), {"axis": axis} if axis else {}
+    group = Group(QuantRule("function", "qtable"), root, data, inside, attrs)
     return replace(group, rule=replace(group.rule, constants=functools.partial(_table, group)))
 
 
+def _is_function(data: TensorNode, root: Apply, exprs: Iterable[Apply]) -> bool:
+    """True if ops compute each number of `root`'s result from the one of `data` at its place."""
+    real = data.dtype == root.output.dtype == np.float32
+    return real and data.shape == root.output.shape and _axis_of(exprs, data.shape) is not None
+
+
 def _table(group: Group, source: QuantizedDType, target: QuantizedDType) -> dict[str, np.ndarray]:
-    """The outputs of `quantize(function(dequantize(q)))` for every stored integer q, smallest first."""
+    """The outputs of `quantize(function(dequantize(q)))` for every stored integer q, smallest first.
+
+    One such row for each place of the axis along which constants of the function differ.
+    """
     q = np.arange(source.codes) + np.iinfo(source.storage).min
     x = ((q - source.zero_point) * np.float64(source.only_scale)).astype(np.float32)
+    axis = group.attrs.get("axis")
+    count = 1 if axis is None else group.root.output.shape[axis]
     with np.errstate(all="ignore"):
-        y = evaluate(group, x) / np.float32(target.only_scale)
+        y = evaluate(group, np.repeat(x[:, None], count, 1)) / np.float32(target.only_scale)
     y = np.fmin(np.fmax(y, target.qmin - target.zero_point), target.qmax - target.zero_point)
-    return {"table": (np.rint(y) + target.zero_point).astype(target.storage)}
+    table = np.ascontiguousarray((np.rint(y) + target.zero_point).astype(target.storage).T)
+    return {"table": table[0] if axis is None else table}
 
 
 def _joins(node: TensorNode, exprs: dict[int, Apply]) -> bool:
     """True if the op that makes a value may belong to the chain that reads it."""
     if not _pointwise(node.expr) or _is_output(node) or any(id(u) not in exprs for u in node.users):
         return False
-    source = node.expr.inputs[0].expr
-    return _rule(node.expr).clamp is None or not _rule(source).clamps
+    return isinstance(node.expr, Apply) and _norm(node.expr) is None
+
+
+def _stays_behind(expr: Apply) -> bool:
+    """True for a clamp that the integer op before it takes over."""
+    return _rule(expr).clamp is not None and _rule(expr.inputs[0].expr).clamps
 
 
 def _rule(expr: Any) -> QuantRule:
@@ -258,16 +318,17 @@ def _between(root: Any, ends: set[int]) -> tuple[Apply, ...] | None:
 
 
 def evaluate(group: Group, x: np.ndarray) -> np.ndarray:
-    """The function of a group at x [n]."""
+    """The function of a group at x [n, places of its axis, or 1]."""
     values: dict[int, np.ndarray] = {id(group.data[0]): x}
 
     def value(node: TensorNode) -> np.ndarray:
         if isinstance(node.expr, Constant):
-            return np.asarray(constant_value(node)).reshape(1)
+            return np.asarray(constant_value(node)).reshape(-1)
         if id(node) not in values:
             assert isinstance(node.expr, Apply), "a function is made of ops"
             operands = [Tensor(value(n)) for n in node.expr.inputs]
-            values[id(node)] = apply(node.expr.op, *operands, **node.expr.attrs).numpy().astype(np.float32)
+            result = apply(node.expr.op, *operands, **node.expr.attrs).numpy()
+            values[id(node)] = result.astype(np.float32) if is_float(result.dtype) else result
         return values[id(node)]
 
     return np.broadcast_to(value(group.root.output), x.shape)

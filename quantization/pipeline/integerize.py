@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, qint8
+from megengine.core.dtype import QuantizedDType, is_float, qint8
 from megengine.core.errors import QuantizationError
 from megengine.core.sizes import is_open
 from megengine.dispatch import QuantRule
@@ -180,7 +180,7 @@ def _from_op(site: Site) -> TensorNode | None:
     if direct is not None:
         return _rescale(site, direct)
     if (group := group_of(site.value, part=True)) is not None:
-        return _emit(site, group.rule, group.data, group.attrs)
+        return _join(site, group.root) if group.rule.joins else _emit(site, group.rule, group.data, group.attrs)
     expr = site.value.expr
     if not isinstance(expr, Apply) or (rule := rule_of(expr.op)) is None:
         return None
@@ -231,10 +231,11 @@ def _moved(site: Site, node: TensorNode) -> TensorNode | None:
 
 
 def _join(site: Site, expr: Apply) -> TensorNode | None:
-    parts = [_moved(site, n) for n in expr.inputs]
+    parts = [_moved(site, n) if is_float(n.dtype) else n for n in expr.inputs]
     if any(p is None for p in parts) or site.clamp != (None, None):
         return None
-    same = [_rescale(site, Stored(p)) for p in parts if p is not None]
+    quantized = [p for p in parts if p is not None]
+    same = [p if p is n else _rescale(site, Stored(p)) for p, n in zip(quantized, expr.inputs, strict=True)]
     return site.emit(expr.op, *same, **expr.attrs)
 
 

@@ -1,6 +1,9 @@
 """What `annotate` writes on an edge: frozen values, from which `freeze` makes quantized dtypes."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.quantization.ranges import RangeMethod
@@ -12,6 +15,38 @@ class Plain:
 
     scheme: str
     method: RangeMethod
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument(Plain):
+    """Only a function of one value reads the edge: ends beyond which the function changes no more are left out."""
+
+    function: Callable[[np.ndarray], np.ndarray] = field(default=lambda x: x, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Masked(Plain):
+    """Scores behind a mask, which a softmax reads: what is far below the smallest score counts as nothing there.
+
+    Args:
+        scores: the computed values that the mask joins; their ends bound the range.
+        largest: of the constants that are added to them.
+        room: how far below the smallest score values are kept apart.
+    """
+
+    scores: tuple[str, ...] = ()
+    largest: float = 0.0
+    room: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """A constant that masks scores: no smaller than what takes the largest score as far below the smallest."""
+
+    scores: str
+    scheme: str
+    room: float
     reason: str = ""
 
 
@@ -42,4 +77,4 @@ class Weight:
     group: int = 0
 
 
-QSpec = Plain | Shared | Fixed | Weight
+QSpec = Plain | Shared | Fixed | Weight | Mask

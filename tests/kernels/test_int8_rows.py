@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from megengine.core.dtype import quint8
+from megengine.dispatch import apply
 from megengine.kernels import isa
 from megengine.kernels.reference import integer
+from megengine.tensor import Tensor
 from tests.kernels.test_int8 import KINDS, check, values
 
 f32 = np.float32
@@ -124,3 +127,47 @@ def test_rows_of_one_value_have_the_bias(level):
 def test_means_along_axes_that_are_neighbours_in_memory(level, shape, axis, keepdims, kind, out):
     attrs = {"axis": axis, "keepdims": keepdims, "dtype": KINDS[out]}
     check("qmean", [values(KINDS[kind], shape, 1)], [KINDS[kind]], attrs, name="int8_block_mean")
+
+
+RESIZED = {
+    "wider": ((2, 3, 5, 6), (8, 11)),
+    "vectors": ((1, 70, 4, 3), (7, 5)),
+    "narrower": ((2, 5, 9, 8), (3, 2)),
+    "line": ((2, 5, 9), (14,)),
+    "volume": ((1, 2, 3, 4, 5), (5, 4, 9)),
+}
+
+
+@pytest.mark.parametrize("case", RESIZED)
+@pytest.mark.parametrize("kind", ["u8", "s8z"])
+@pytest.mark.parametrize("mode", ["linear", "corners", "nearest", "cubic"])
+def test_pictures_in_other_sizes(level, case, kind, mode):
+    shape, size = RESIZED[case]
+    attrs = {"size": size, "mode": "linear" if mode == "corners" else mode, "corners": mode == "corners"}
+    check("resize", [values(KINDS[kind], shape, 0)], [KINDS[kind]], attrs, name="int8_resize")
+
+
+def test_pictures_in_other_sizes_are_within_a_step_of_the_float_op():
+    kind = KINDS["u8z"]
+    x = Tensor._wrap(values(kind, (2, 3, 6, 7), 1), kind)
+    for mode, corners in (("linear", False), ("linear", True), ("cubic", False)):
+        attrs = {"size": (11, 10), "mode": mode, "corners": corners}
+        real = apply("resize", apply("dequantize", x), **attrs)
+        steps = apply("quantize", real, dtype=kind)._storage().astype(int) - apply("resize", x, **attrs)._storage()
+        assert np.abs(steps).max() <= 1
+
+
+@pytest.mark.parametrize("axes", [(1,), (2, 3), (3,), None])
+def test_sums_along_axes(level, axes):
+    kinds = [KINDS["s8z"]]
+    attrs = {"axis": axes, "keepdims": True, "dtype": quint8(0.75, 90)}
+    check("qsum", [values(kinds[0], (2, 20, 3, 5), 0)], kinds, attrs, name="int8_block_mean")
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((2, 33, 3, 5), 1), ((3, 7, 9), -1), ((2, 5, 4, 6), 2), ((1, 40, 70), 1)])
+@pytest.mark.parametrize("kind", ["u8", "s8z"])
+def test_a_table_for_each_place_of_an_axis(level, shape, axis, kind):
+    tables = np.random.default_rng(0).integers(0, 256, (shape[axis], 256)).astype(np.uint8)
+    x = values(KINDS[kind], shape, 0)
+    attrs = {"dtype": KINDS["u8z"], "axis": axis}
+    check("qtable", [x, tables], [KINDS[kind], tables.dtype], attrs, name="int8_table", constants=(1,))

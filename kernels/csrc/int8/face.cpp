@@ -192,10 +192,32 @@ nb::capsule pool_step(const std::vector<int>& source, const std::vector<int>& ou
     return capsule(make_pool(p, average, threads));
 }
 
-nb::capsule lookup_step(AnyArray table, bool is_signed, std::size_t size, int threads) {
-    if (table.nbytes() != 256) throw nb::value_error("int8 table: expected 256 bytes");
-    return capsule(
-        make_lookup(static_cast<const std::uint8_t*>(table.data()), flip_of(is_signed), size, threads));
+// tables: those of `inner` neighbours each, in turns
+nb::capsule lookup_step(AnyArray tables, bool is_signed, std::size_t size, std::size_t inner, int threads) {
+    if (tables.nbytes() == 0 || tables.nbytes() % 256 || inner == 0)
+        throw nb::value_error("int8 table: expected tables of 256 bytes");
+    return capsule(make_lookup(static_cast<const std::uint8_t*>(tables.data()), tables.nbytes() / 256, inner,
+                               flip_of(is_signed), size, threads));
+}
+
+// indices and weights of each axis in rows of `taps`
+nb::capsule resize_step(std::int64_t outer, std::int64_t inner, const Lengths& lengths, const Lengths& taps,
+                        std::vector<Lengths> indices, std::vector<std::vector<std::int32_t>> weights,
+                        int shift, const std::vector<int>& x, const std::vector<int>& clamp, int threads) {
+    std::vector<ResizeAxis> axes;
+    for (std::size_t k = 0; k < lengths.size(); ++k) {
+        const auto count = static_cast<std::int64_t>(indices.at(k).size());
+        for (const std::int64_t i : indices[k])
+            if (i < 0 || i >= lengths[k])
+                throw nb::value_error("int8 resize: an index is outside of its axis");
+        if (count != static_cast<std::int64_t>(weights.at(k).size()) || taps.at(k) < 1 || count % taps[k])
+            throw nb::value_error("int8 resize: as many weights as indices expected");
+        axes.push_back({lengths[k], count / taps[k], taps[k], std::move(indices[k]), std::move(weights[k])});
+    }
+    if (axes.empty()) throw nb::value_error("int8 resize: at least one axis expected");
+    const BlendEnd end{shift, clamp.at(0), clamp.at(1), clamp.at(2)};
+    return capsule(make_resize(end, std::move(axes), outer, inner, flip_of(x.at(1)),
+                               unsigned_zero(x.at(0), x.at(1)), threads));
 }
 
 int step_parts(nb::capsule capsule) { return static_cast<const Step*>(capsule.data(kStepCapsule))->parts(); }
@@ -257,8 +279,11 @@ void bind_int8(nb::module_& m) {
     m.def("make_int8_pool_step", pool_step, nb::arg("source"), nb::arg("output"), nb::arg("window"),
           nb::arg("scale"), nb::arg("clamp"), nb::arg("average"), nb::arg("count_include_pad"),
           nb::arg("threads"));
-    m.def("make_int8_lookup_step", lookup_step, nb::arg("table"), nb::arg("is_signed"), nb::arg("size"),
-          nb::arg("threads"));
+    m.def("make_int8_lookup_step", lookup_step, nb::arg("tables"), nb::arg("is_signed"), nb::arg("size"),
+          nb::arg("inner"), nb::arg("threads"));
+    m.def("make_int8_resize_step", resize_step, nb::arg("outer"), nb::arg("inner"), nb::arg("lengths"),
+          nb::arg("taps"), nb::arg("indices"), nb::arg("weights"), nb::arg("shift"), nb::arg("x"),
+          nb::arg("clamp"), nb::arg("threads"));
     m.def("int8_step_parts", step_parts, nb::arg("step"));
     m.def("int8_fake_quant", fake_quant, nb::arg("x"), nb::arg("y"), nb::arg("scale"), nb::arg("clamp"));
     m.def("int8_epilogue", epilogue, nb::arg("acc"), nb::arg("res").none(), nb::arg("y"), nb::arg("b"),

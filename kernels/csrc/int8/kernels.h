@@ -137,6 +137,20 @@ struct MeanArgs {
     Range outer{0, 0};
 };
 
+// Sums of the products of the weights with numbers that are `inside` apart: y[i] = sum of w[t] *
+// x[index[t]][i].
+struct Blend {
+    const std::int64_t* index = nullptr;
+    const std::int32_t* weight = nullptr;
+    std::int64_t taps = 0, inside = 0;
+    std::int32_t* y = nullptr;
+};
+// How sums become bytes: divided by 2**shift (1 or more), rounded to the nearest, ties to even, clamped.
+struct BlendEnd {
+    int shift = 0;
+    std::int32_t lo = 0, hi = 0, zero_point = 0;
+};
+
 struct Table {
     int lanes;     // 32-bit lanes of a vector
     int block;     // output channels of a full tile
@@ -170,6 +184,9 @@ struct Table {
     void (*mean)(const MeanArgs&);
     void (*lookup)(const std::uint8_t* table, std::uint8_t flip, const std::uint8_t* x, std::uint8_t* y,
                    int size);  // y = table[x ^ flip]
+    void (*blend_bytes)(const Blend&, const std::uint8_t* x, std::uint8_t flip, std::int32_t zero);
+    void (*blend_sums)(const Blend&, const std::int32_t* x);
+    void (*end_blend)(const BlendEnd&, const std::int32_t* sums, std::uint8_t* y, std::int64_t count);
     void (*epilogue)(const std::int32_t* acc, const std::uint8_t* res, std::uint8_t* y, int rows,
                      int channels, const Epilogue&);
 };

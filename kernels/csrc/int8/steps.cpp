@@ -6,23 +6,6 @@
 namespace mge::int8 {
 namespace {
 
-std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-// The share of `part` of `parts` in `total`, cut at multiples of `grain`.
-Range share(int total, int part, int parts, int grain) {
-    const long units = (total + grain - 1) / grain;
-    const int begin = static_cast<int>(units * part / parts) * grain;
-    const int end = static_cast<int>(units * (part + 1) / parts) * grain;
-    return {std::min(begin, total), std::min(end, total)};
-}
-
-int usable_parts(int total, int grain, int threads) {
-    return std::clamp((total + grain - 1) / grain, 1, threads);
-}
-
-const std::uint8_t* bytes(const std::byte* p) { return reinterpret_cast<const std::uint8_t*>(p); }
-std::uint8_t* bytes(std::byte* p) { return reinterpret_cast<std::uint8_t*>(p); }
-
 // Memory aligned for the widest vectors.
 class Packed {
   public:
@@ -37,17 +20,6 @@ class Packed {
     std::vector<std::int32_t> store_;
     std::int32_t* data_;
 };
-
-// Which type's range the clamp is, where no value leaves int32 (`Epilogue::saturate`).
-int saturation(const Epilogue& e, const float* m, const float* bias, int channels) {
-    for (int c = 0; c < channels; ++c)
-        if (!(m[c] < 0.25f) || !(bias[c] < 1e8f) || !(bias[c] > -1e8f)) return 0;
-    if (e.ratio > 1e5f) return 0;
-    const float least = e.lo + static_cast<float>(e.zero_point),
-                most = e.hi + static_cast<float>(e.zero_point);
-    if (least == 0 && most == 255) return 1;
-    return least == -128 && most == 127 ? 2 : 0;
-}
 
 class ConvStep final : public Step {
   public:
@@ -254,122 +226,6 @@ class BroadcastStep final : public Step {
     std::vector<Piece> pieces_;
 };
 
-class ProductStep final : public Step {
-  public:
-    explicit ProductStep(const ProductOptions& o) : o_(o), table_(active_table()) {
-        const std::size_t cols = static_cast<std::size_t>(o.shape.cols) + 128;
-        m_.assign(cols, o.m);
-        none_.assign(cols, 0);
-        o_.epilogue.m = m_.data();
-        o_.epilogue.bias = none_.data();
-        o_.epilogue.saturate = saturation(o_.epilogue, m_.data(), none_.data(), 1);
-        const int stacks = static_cast<int>(o.a.size());
-        by_rows_ = stacks < o.threads && o.shape.rows > stacks;
-        parts_ = by_rows_ ? usable_parts(o.shape.rows, 24, o.threads) : usable_parts(stacks, 1, o.threads);
-    }
-    int parts() const override { return parts_; }
-    std::size_t scratch_bytes() const override { return aligned(table_.product_scratch(o_.shape)) + 64; }
-    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
-        ProductArgs p;
-        p.s = o_.shape, p.e = o_.epilogue, p.scratch = scratch;
-        const int stacks = static_cast<int>(o_.a.size());
-        const Range range = by_rows_ ? Range{0, stacks} : share(stacks, part, parts_, 1);
-        p.rows = by_rows_ ? share(p.s.rows, part, parts_, 24) : Range{0, p.s.rows};
-        const std::size_t size = static_cast<std::size_t>(p.s.rows) * p.s.cols * (p.e.to_float ? 4 : 1);
-        for (int i = range.begin; i < range.end; ++i) {
-            const auto at = static_cast<std::size_t>(i);
-            p.packed = i > range.begin && o_.b[at] == o_.b[at - 1];
-            p.a = bytes(buffers[0]) + o_.a[at];
-            p.b = bytes(buffers[1]) + o_.b[at];
-            p.y = bytes(buffers[2]) + at * size;
-            table_.product(p);
-        }
-    }
-
-  private:
-    ProductOptions o_;
-    const Table& table_;
-    std::vector<float> m_, none_;
-    bool by_rows_ = false;
-    int parts_ = 1;
-};
-
-class SoftmaxStep final : public Step {
-  public:
-    explicit SoftmaxStep(const SoftmaxOptions& o) : o_(o), table_(active_table()) {
-        o_.rows.table = o_.table.data();
-        rows_ = o.outer * o.inner;
-        parts_ = usable_parts(rows_, 16, o.threads);
-    }
-    int parts() const override { return parts_; }
-    std::size_t scratch_bytes() const override { return row() * 6 + 256; }
-    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
-        const Range range = share(rows_, part, parts_, 16);
-        RowArgs r = o_.rows;
-        r.scratch = scratch;
-        if (o_.inner == 1) {
-            r.x = bytes(buffers[0]), r.y = bytes(buffers[1]), r.rows = range;
-            return table_.softmax(r);
-        }
-        std::uint8_t *x = bytes(scratch) + row() * 4 + 128, *y = x + row();
-        r.x = x, r.y = y, r.rows = {0, 1};
-        for (int i = range.begin; i < range.end; ++i) {
-            const std::size_t inner = static_cast<std::size_t>(o_.inner),
-                              n = static_cast<std::size_t>(r.length);
-            const std::size_t begin = i / inner * inner * n + i % inner;
-            for (std::size_t k = 0; k < n; ++k) x[k] = bytes(buffers[0])[begin + k * inner];
-            table_.softmax(r);
-            for (std::size_t k = 0; k < n; ++k) bytes(buffers[1])[begin + k * inner] = y[k];
-        }
-    }
-
-  private:
-    std::size_t row() const { return aligned(static_cast<std::size_t>(o_.rows.length)); }
-    SoftmaxOptions o_;
-    const Table& table_;
-    int rows_, parts_;
-};
-
-class NormalizeStep final : public Step {
-  public:
-    NormalizeStep(const RowArgs& r, int rows, int threads) : r_(r), rows_(rows), table_(active_table()) {
-        parts_ = usable_parts(rows, 4, threads);
-    }
-    int parts() const override { return parts_; }
-    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
-        RowArgs r = r_;
-        r.x = bytes(buffers[0]), r.y = bytes(buffers[3]);
-        r.gain = reinterpret_cast<const float*>(buffers[1]);
-        r.bias = reinterpret_cast<const float*>(buffers[2]);
-        r.rows = share(rows_, part, parts_, 4);
-        table_.normalize(r);
-    }
-
-  private:
-    RowArgs r_;
-    int rows_, parts_;
-    const Table& table_;
-};
-
-class MeanStep final : public Step {
-  public:
-    MeanStep(const MeanArgs& a, int outer, int threads) : a_(a), outer_(outer), table_(active_table()) {
-        parts_ = usable_parts(outer, 1, threads);
-    }
-    int parts() const override { return parts_; }
-    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
-        MeanArgs a = a_;
-        a.x = bytes(buffers[0]), a.y = bytes(buffers[1]);
-        a.outer = share(outer_, part, parts_, 1);
-        table_.mean(a);
-    }
-
-  private:
-    MeanArgs a_;
-    int outer_, parts_;
-    const Table& table_;
-};
-
 class PlanesStep final : public Step {
   public:
     PlanesStep(const Planes& p, int images, int threads) : p_(p), images_(images), table_(active_table()) {
@@ -418,20 +274,36 @@ class PoolStep final : public Step {
 
 class LookupStep final : public Step {
   public:
-    LookupStep(const std::uint8_t* table, std::uint8_t flip, std::size_t size, int threads)
-        : flip_(flip), size_(static_cast<int>(size)), parts_(usable_parts(size_, 4096, threads)) {
-        std::memcpy(table_, table, sizeof table_);
-    }
+    LookupStep(const std::uint8_t* tables, std::size_t count, std::size_t inner, std::uint8_t flip,
+               std::size_t size, int threads)
+        : tables_(tables, tables + 256 * count),
+          inner_(count == 1 ? size : inner),
+          flip_(flip),
+          size_(static_cast<int>(size)),
+          parts_(usable_parts(size_, 4096, threads)) {}
     int parts() const override { return parts_; }
     void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
         const Range range = share(size_, part, parts_, 4096);
-        lookup_(table_, flip_, bytes(buffers[0]) + range.begin, bytes(buffers[1]) + range.begin,
-                range.end - range.begin);
+        const std::uint8_t* x = bytes(buffers[0]);
+        std::uint8_t* y = bytes(buffers[1]);
+        const std::size_t end = static_cast<std::size_t>(range.end);
+        std::size_t i = static_cast<std::size_t>(range.begin), at = i / inner_ * 256 % tables_.size();
+        for (std::size_t left = inner_ - i % inner_; i < end; left = inner_) {
+            const std::size_t count = std::min(end - i, left);
+            const std::uint8_t* table = tables_.data() + at;
+            if (count == 1)
+                y[i] = table[x[i] ^ flip_];
+            else
+                lookup_(table, flip_, x + i, y + i, static_cast<int>(count));
+            i += count;
+            at = at + 256 == tables_.size() ? 0 : at + 256;
+        }
     }
 
   private:
     decltype(Table::lookup) lookup_ = active_table().lookup;
-    std::uint8_t table_[256];
+    std::vector<std::uint8_t> tables_;
+    std::size_t inner_;
     std::uint8_t flip_;
     int size_, parts_;
 };
@@ -449,23 +321,15 @@ std::unique_ptr<Step> make_gate(const GateOptions& o) { return std::make_unique<
 std::unique_ptr<Step> make_broadcast(Elementary kind, const Elementwise& e, const Nest& nest, int threads) {
     return std::make_unique<BroadcastStep>(kind, e, nest, threads);
 }
-std::unique_ptr<Step> make_product(const ProductOptions& o) { return std::make_unique<ProductStep>(o); }
-std::unique_ptr<Step> make_softmax(const SoftmaxOptions& o) { return std::make_unique<SoftmaxStep>(o); }
-std::unique_ptr<Step> make_normalize(const RowArgs& r, int rows, int threads) {
-    return std::make_unique<NormalizeStep>(r, rows, threads);
-}
-std::unique_ptr<Step> make_mean(const MeanArgs& a, int outer, int threads) {
-    return std::make_unique<MeanStep>(a, outer, threads);
-}
 std::unique_ptr<Step> make_planes(const Planes& p, int images, int threads) {
     return std::make_unique<PlanesStep>(p, images, threads);
 }
 std::unique_ptr<Step> make_pool(const PoolArgs& p, bool average, int threads) {
     return std::make_unique<PoolStep>(p, average, threads);
 }
-std::unique_ptr<Step> make_lookup(const std::uint8_t* table, std::uint8_t flip, std::size_t size,
-                                  int threads) {
-    return std::make_unique<LookupStep>(table, flip, size, threads);
+std::unique_ptr<Step> make_lookup(const std::uint8_t* tables, std::size_t count, std::size_t inner,
+                                  std::uint8_t flip, std::size_t size, int threads) {
+    return std::make_unique<LookupStep>(tables, count, inner, flip, size, threads);
 }
 
 }  // namespace mge::int8

@@ -1,5 +1,6 @@
 // Plan steps over the 8-bit kernels, and the table of the active instruction set.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -9,6 +10,34 @@
 #include "strided/nest.h"
 
 namespace mge::int8 {
+
+inline std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// The share of `part` of `parts` in `total`, cut at multiples of `grain`.
+inline Range share(int total, int part, int parts, int grain) {
+    const long units = (total + grain - 1) / grain;
+    const int begin = static_cast<int>(units * part / parts) * grain;
+    const int end = static_cast<int>(units * (part + 1) / parts) * grain;
+    return {std::min(begin, total), std::min(end, total)};
+}
+
+inline int usable_parts(int total, int grain, int threads) {
+    return std::clamp((total + grain - 1) / grain, 1, threads);
+}
+
+inline const std::uint8_t* bytes(const std::byte* p) { return reinterpret_cast<const std::uint8_t*>(p); }
+inline std::uint8_t* bytes(std::byte* p) { return reinterpret_cast<std::uint8_t*>(p); }
+
+// Which type's range the clamp is, where no value leaves int32 (`Epilogue::saturate`).
+inline int saturation(const Epilogue& e, const float* m, const float* bias, int channels) {
+    for (int c = 0; c < channels; ++c)
+        if (!(m[c] < 0.25f) || !(bias[c] < 1e8f) || !(bias[c] > -1e8f)) return 0;
+    if (e.ratio > 1e5f) return 0;
+    const float least = e.lo + static_cast<float>(e.zero_point),
+                most = e.hi + static_cast<float>(e.zero_point);
+    if (least == 0 && most == 255) return 1;
+    return least == -128 && most == 127 ? 2 : 0;
+}
 
 inline const Table& active_table() {
 #if defined(MGE_X86)
@@ -79,7 +108,17 @@ std::unique_ptr<Step> make_normalize(const RowArgs&, int rows, int threads);
 std::unique_ptr<Step> make_mean(const MeanArgs&, int outer, int threads);
 std::unique_ptr<Step> make_planes(const Planes&, int images, int threads);
 std::unique_ptr<Step> make_pool(const PoolArgs&, bool average, int threads);
-std::unique_ptr<Step> make_lookup(const std::uint8_t* table, std::uint8_t flip, std::size_t size,
-                                  int threads);
+// Places i have table i / inner % count.
+std::unique_ptr<Step> make_lookup(const std::uint8_t* tables, std::size_t count, std::size_t inner,
+                                  std::uint8_t flip, std::size_t size, int threads);
+// Pictures [outer, lengths.., inner] in other sizes.
+struct ResizeAxis {
+    std::int64_t n, out, taps;
+    std::vector<std::int64_t> index;  // [out, taps]
+    std::vector<std::int32_t> weight;
+    std::int64_t inside = 1;  // numbers between neighbours along the axis
+};
+std::unique_ptr<Step> make_resize(const BlendEnd&, std::vector<ResizeAxis>, std::int64_t outer,
+                                  std::int64_t inner, std::uint8_t flip, std::int32_t zero, int threads);
 
 }  // namespace mge::int8

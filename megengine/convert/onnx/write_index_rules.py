@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from megengine.convert.onnx.writing import Writer, storage, writer
+from megengine.convert.onnx.write_integer_rules import resized_integers
+from megengine.convert.onnx.writing import Writer, quantized, storage, writer
 from megengine.core.sizes import broadcast, is_open, slice_bounds
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
@@ -12,7 +13,9 @@ from megengine.traced_module.ir.node import TensorNode
 
 @writer("resize")
 def resize(w: Writer, expr: Apply) -> None:
-    """Resize to given lengths."""
+    """Resize to given lengths; of integers, products with whole weights."""
+    if quantized(expr.inputs[0]) is not None:
+        return resized_integers(w, expr)
     mode, corners = expr.attrs["mode"], expr.attrs["corners"]
     where = "asymmetric" if mode == "nearest" else "align_corners" if corners else "half_pixel"
     sizes = w.constant(list(expr.outputs[0].spec.shape), f"{expr.outputs[0].name}_sizes", np.int64)

@@ -11,6 +11,8 @@ import numpy as np
 
 from megengine.convert.onnx.writing import Writer, attribute, quantized, storage, writer
 from megengine.core.dtype import QuantizedDType
+from megengine.kernels.reference.integer import along_places, resize_bits, whole_weights
+from megengine.kernels.reference.resize import taps
 from megengine.ops.pool_nd import pool_counts
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
@@ -148,10 +150,14 @@ def requantize(w: Writer, expr: Apply) -> None:
 
 @writer("qtable")
 def qtable(w: Writer, expr: Apply) -> None:
-    """Gather from the table; int8 indices begin at -128."""
-    at, (x, table) = _Steps(w, expr), expr.inputs
-    index, first = at.cast(w.value(x), I32), np.iinfo(_dtype(x).storage).min
-    w.emit("Gather", expr, [w.value(table), at("Sub", index, np.int32(first)) if first else index])
+    """Gather from the table, or from the tables one after the other; int8 indices begin at -128."""
+    at, (x, table), axis = _Steps(w, expr), expr.inputs, expr.attrs.get("axis")
+    index, offset = at.cast(w.value(x), I32), np.int32(-np.iinfo(_dtype(x).storage).min)
+    if axis is not None:
+        offset = offset + 256 * along_places(table.shape[0], axis, len(x.shape)).astype(I32)
+    index = at("Add", index, offset) if offset.any() else index
+    values = w.value(table) if axis is None else w.constant(_of(table).reshape(-1), f"{at.name}_tables")
+    w.emit("Gather", expr, [values, index])
 
 
 def _average(at: _Steps, total: str, count: Any) -> None:
@@ -160,12 +166,12 @@ def _average(at: _Steps, total: str, count: Any) -> None:
     at.finish(at("Mul", at.cast(total, F32), m), target)
 
 
-@writer("qmean")
+@writer("qmean", "qsum")
 def qmean(w: Writer, expr: Apply) -> None:
     """An exact sum, times one factor."""
     at, a, x = _Steps(w, expr), expr.attrs, expr.inputs[0]
     axes = [*range(len(x.shape))] if a["axis"] is None else np.atleast_1d(a["axis"]).tolist()
-    count = max(x.spec.size // max(expr.outputs[0].spec.size, 1), 1)
+    count = 1 if expr.op == "qsum" else max(x.spec.size // max(expr.outputs[0].spec.size, 1), 1)
     _average(at, at.summed(at.centred(x, I32), axes, keep=a["keepdims"]), count)
 
 
@@ -181,6 +187,22 @@ def qavg_pool2d(w: Writer, expr: Apply) -> None:
     if not a["count_include_pad"]:
         count = pool_counts(x.shape[2:], **window, dilation=(1, 1), count_include_pad=False)
     _average(at, total, count)
+
+
+def resized_integers(w: Writer, expr: Apply) -> None:
+    """Exact products with whole weights along each axis, in float64, rounded once."""
+    at, a, x = _Steps(w, expr), expr.attrs, expr.inputs[0]
+    rank, axes, dtype = len(x.shape), len(a["size"]), _dtype(expr.inputs[0])
+    t = at.centred(x, F64)
+    for k, out in enumerate(a["size"]):
+        index, weight = taps(x.shape[k + 2], out, a["mode"], a["corners"])
+        matrix = np.zeros((x.shape[k + 2], out))
+        np.add.at(matrix, (index.T, np.arange(out)), whole_weights(weight, axes).T)
+        perm = [*(i for i in range(rank) if i != k + 2), k + 2]
+        moved = at("MatMul", at("Transpose", t, perm=perm), matrix)
+        t = at("Transpose", moved, perm=np.argsort(perm).tolist())
+    t = at("Round", at("Mul", t, np.float64(0.5 ** (resize_bits(axes) * axes))))
+    at.finish(at.cast(t, F32), dtype)
 
 
 @writer("qsoftmax")

@@ -1,0 +1,72 @@
+"""Masks before a softmax: numbers far below all scores, which stand for "not this one"."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from megengine.quantization.pipeline.rules import rule_of
+from megengine.traced_module.editing.rewiring import set_input
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.passes import constant_value
+from megengine.traced_module.patterns import any_, call, const, match
+
+_NOTHING = 6.0  # all that a mask leaves of a row is exp(-6) of its largest element, at most
+LEAST = -1e4  # float32 sees no difference to anything below, next to scores
+
+
+@dataclass(frozen=True, slots=True)
+class Masking:
+    """What a softmax reads behind a mask: computed scores, constants, and the room that the mask needs below them."""
+
+    softmax: Apply
+    scores: tuple[TensorNode, ...]
+    constants: tuple[TensorNode, ...]
+    room: float
+
+
+_CHOICE = call("where", any_(), any_(), any_())
+_SUM = call("add", any_(), any_())
+
+
+def masked_scores(node: TensorNode) -> Masking | None:
+    """How a sum or a choice that only a softmax reads may be a mask of scores; None for others."""
+    chosen = match(_CHOICE, node) is not None
+    if not chosen and match(_SUM, node) is None:
+        return None
+    softmax, values = _softmax_behind(node), node.expr.inputs[1:] if chosen else node.expr.inputs
+    scores = tuple(n for n in values if not isinstance(n.expr, Constant))
+    constants = tuple(n for n in values if isinstance(n.expr, Constant))
+    if softmax is None or not scores or (chosen and len(scores) > 1):
+        return None
+    length = softmax.inputs[0].spec.example.shape[softmax.attrs["axis"]]
+    return Masking(softmax, scores, () if chosen else constants, math.log(max(length, 1)) + _NOTHING)
+
+
+def _softmax_behind(node: TensorNode) -> Apply | None:
+    """The softmax that alone reads a value, through ops that move its elements."""
+    while len(node.users) == 1 and not any(n is node for n in node.graph.outputs):
+        user = node.users[0]
+        rule = rule_of(user.op) if isinstance(user, Apply) else None
+        if not isinstance(user, Apply) or rule is None or rule.kind not in ("softmax", "shape"):
+            return None
+        if rule.kind == "softmax":
+            return user
+        node = user.output
+    return None
+
+
+_MASK = const().where(lambda node: bool(np.min(np.asarray(constant_value(node)), initial=0.0) < LEAST))
+
+
+def bound_masks(g: InternalGraph) -> None:
+    """Constants in front of a softmax that are below LEAST, infinite ones too, become LEAST."""
+    for expr in g.exprs():
+        if not isinstance(expr, Apply) or len(expr.outputs) != 1 or masked_scores(expr.output) is None:
+            continue
+        for at, node in enumerate(expr.inputs):
+            if match(_MASK, node) is not None and node.dtype == np.float32:
+                bounded = np.maximum(np.asarray(constant_value(node)), np.float32(LEAST))
+                set_input(g, expr, at, g.constant(bounded, name=f"{node.name}_bounded", before=expr))

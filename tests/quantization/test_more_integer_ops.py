@@ -1,0 +1,68 @@
+"""Reductions, pictures in other sizes, functions with constants a channel, choices: integers, exact in every run."""
+
+import numpy as np
+import pytest
+
+import megengine as mge
+import megengine.functional as F
+import megengine.module as M
+from megengine.quantization import quantize_model, verify
+from megengine.traced_module import trace_module
+from tests.quantization.test_pipeline import ops, sqnr
+
+
+class Between(M.Module):
+    """A function of values between two layers."""
+
+    def __init__(self, function, channels):
+        super().__init__()
+        self.function = function
+        self.first, self.last = M.Conv2d(3, 6, 3, padding=1), M.Conv2d(channels, 4, 1)
+        self.slope = mge.Parameter(np.linspace(-0.2, 0.6, 6, dtype=np.float32))
+        self.chosen = mge.tensor(np.arange(48).reshape(8, 6) % 3 > 0)
+
+    def forward(self, x):
+        return self.last(self.function(self, self.first(x)))
+
+
+def largest(y):
+    return F.concat([F.max(y, axis=1, keepdims=True), F.min(y, axis=1, keepdims=True), y], axis=1)
+
+
+CASES = {  # function, channels of its result, integer ops between the layers
+    "max": (lambda net, y: largest(y), 8, {"max", "min", "concat"}),
+    "max-over-pictures": (lambda net, y: y + F.max(y, axis=(2, 3), keepdims=True), 6, {"max", "qadd"}),
+    "sum": (lambda net, y: F.sum(y, axis=3, keepdims=True) * 0.1 + y, 6, {"qsum", "qadd", "qtable"}),
+    "bilinear": (lambda net, y: F.vision.interpolate(y, (13, 11)), 6, {"resize"}),
+    "corners": (lambda net, y: F.vision.interpolate(y, (4, 9), align_corners=True), 6, {"resize"}),
+    "nearest": (lambda net, y: F.vision.interpolate(y, scale_factor=2.0, mode="nearest"), 6, {"resize"}),
+    "bicubic": (lambda net, y: F.vision.interpolate(y, (10, 10), mode="bicubic"), 6, {"resize"}),
+    "prelu": (lambda net, y: F.prelu(y, net.slope), 6, {"qtable"}),
+    "spelled-elu": (lambda net, y: F.where(y > 0, y, F.exp(F.minimum(y, 0)) - 1), 6, {"qtable"}),
+    "hard-choice": (lambda net, y: F.where(F.abs(y) < 0.3, y * 0.0, y), 6, {"qtable"}),
+    "neg": (lambda net, y: F.concat([-y, y], 1), 12, {"qtable", "concat"}),
+    "abs": (lambda net, y: F.abs(y), 6, {"qtable"}),
+    "softplus": (lambda net, y: F.softplus(y), 6, {"qtable"}),
+    "pixel-shuffle": (lambda net, y: F.pixel_shuffle(F.concat([y, y], 1), 2), 3, {"concat", "reshape", "transpose"}),
+    "pad-with-value": (lambda net, y: F.nn.pad(y, ((0, 0), (0, 0), (1, 1), (2, 0)), constant_value=0.3), 6, {"pad"}),
+    "choice": (lambda net, y: F.where(net.chosen, y, net.slope.reshape(1, 6, 1, 1)), 6, {"where"}),
+}
+
+
+def pictures(count=3):
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((2, 3, 8, 6)).astype(np.float32) for _ in range(count)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_between_two_layers(case):
+    function, channels, expected = CASES[case]
+    net, xs = Between(function, channels), pictures()
+    net.eval()
+    model = quantize_model(trace_module(net, mge.tensor(xs[0])), xs)
+    assert expected <= set(ops(model.integer_graph)) <= expected | {"quantize", "qconv2d", "requantize", "reshape"}
+    assert not model.report.floating
+    result = verify(model, xs[:1])
+    assert result.exact and result.float_largest <= 1, result
+    want = net(mge.tensor(xs[0])).numpy()
+    assert sqnr(want, model(mge.tensor(xs[0])).numpy()) > 20
