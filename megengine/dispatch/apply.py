@@ -17,7 +17,7 @@ from megengine.core.limits import refuse_oversized
 from megengine.core.sizes import as_examples, is_open
 from megengine.core.spec import TensorSpec, interned
 from megengine.dispatch.record import Op, get_op, registry
-from megengine.kernels.halves import converted, wide, widened
+from megengine.kernels.half_conversion import converted, wide, widened
 from megengine.kernels.kernel import EagerKernel, FlatKernel
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import depends_on_values, family, on_change

@@ -20,7 +20,7 @@ from megengine.kernels.native import to_step
 from megengine.kernels.registry import family
 from megengine.plan.chains import fuse_chains
 from megengine.plan.fuse import fuse
-from megengine.plan.halves import widen_halves
+from megengine.plan.half_casts import widen_halves
 from megengine.plan.layouts import Layouts, choices, constants_of, one_layout, problem_of, turned
 from megengine.plan.memory import Lifetime, place
 from megengine.plan.norms import name_norms

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.dispatch import QuantRule, get_op
-from megengine.kernels.halves import HALVES
+from megengine.kernels.half_conversion import HALVES
 from megengine.ops.fused import ACTIVATIONS
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph

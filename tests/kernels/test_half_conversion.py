@@ -9,7 +9,7 @@ from megengine.core.dtype import bfloat16
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply, registry
 from megengine.kernels import _core, isa, onednn
-from megengine.kernels.halves import HALVES, converted
+from megengine.kernels.half_conversion import HALVES, converted
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.tensor import Tensor, tensor

@@ -6,7 +6,7 @@ import numpy as np
 
 from megengine.dispatch import get_op
 from megengine.kernels.elementwise import cannot_run
-from megengine.kernels.halves import HALVES, converted, widened
+from megengine.kernels.half_conversion import HALVES, converted, widened
 from megengine.plan.fuse import fuse
 from megengine.plan.layouts import choices, problem_of
 from megengine.traced_module.ir.expr import Apply, Constant
