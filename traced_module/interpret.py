@@ -16,9 +16,8 @@ from megengine.core.text import counted, one_line
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr
-from megengine.traced_module.ir.functions import get_subattr
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.node import ModuleNode, TensorNode, get_subattr
 from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.sizes import has_open_axes, note_counts, sizes_of, unfit
 from megengine.traced_module.tracing.calls import run_call

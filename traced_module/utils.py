@@ -8,7 +8,7 @@ from megengine.core import absent
 from megengine.core.errors import GraphError, NameInUseError
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.functions import get_subattr as _get_subattr
+from megengine.traced_module.ir.node import get_subattr as _get_subattr
 
 __all__ = ["assign_attr", "get_subattr"]
 

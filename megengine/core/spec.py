@@ -38,6 +38,11 @@ class TensorSpec:
         """The spec with open sizes as they are at the example."""
         return TensorSpec(closed(self.shape), self.dtype, self.device) if is_open(self.shape) else self
 
+    @property
+    def open_axes(self) -> tuple[int, ...]:
+        """The axes whose lengths follow from open sizes."""
+        return tuple(axis for axis, length in enumerate(self.shape) if is_open(length))
+
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 

@@ -16,6 +16,7 @@ from megengine.dispatch.record import (
     FLOAT_ONLY,
     JOINS_INTEGERS,
     MOVES_INTEGERS,
+    NO_RULE,
     ONNX_WRITER,
     ErrorSample,
     NoRule,

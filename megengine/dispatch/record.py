@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import OptionError, nearest
 from megengine.core.spec import TensorSpec
-from megengine.kernels.halves import HALVES
+from megengine.kernels.half_conversion import HALVES
 
 Attrs = Mapping[str, Any]
 P = ParamSpec("P")
@@ -140,7 +140,17 @@ class QuantRule:
         """True if constant operands become integers of their own."""
         return self.kind in ("product", "add", "pair", "concat", "gather")
 
+    @property
+    def convolves(self) -> bool:
+        """True for layers whose windows of the input meet a weight [outputs, inputs of a group, height, width]."""
+        return self.weighted and not self.rows and not self.transposed
 
+    def bounds(self, attrs: Attrs) -> tuple[float | None, float | None] | None:
+        """The real bounds of a clamp, None for other ops."""
+        return None if self.clamp is None else self.clamp(attrs)
+
+
+NO_RULE = QuantRule("")  # of ops that stay in float
 MOVES_INTEGERS = QuantRule("shape", non_negative="inherit")
 JOINS_INTEGERS = QuantRule(kind="concat", non_negative="inherit")
 FLOAT_ONLY = stays_float("no integer form of it is known")
@@ -216,9 +226,14 @@ class Op:
     dequantizes: bool = False
 
     @property
+    def rule(self) -> QuantRule:
+        """What the op is to integer networks; `NO_RULE` if it stays in float."""
+        return self.quant if isinstance(self.quant, QuantRule) else NO_RULE
+
+    @property
     def weighted(self) -> bool:
         """True for layers with weights: convolutions and matrix products."""
-        return isinstance(self.quant, QuantRule) and self.quant.weighted
+        return self.rule.weighted
 
     def widens(self, specs: Sequence[TensorSpec]) -> bool:
         """True if some operands are float16 or bfloat16, and float32 computes their results."""
@@ -227,17 +242,17 @@ class Op:
     @property
     def joins(self) -> bool:
         """True if integers of several values, on one scale, are copied."""
-        return isinstance(self.quant, QuantRule) and self.quant.joins
+        return self.rule.joins
 
     @property
     def transposed(self) -> bool:
         """True for layers whose weight counts inputs along its first axis."""
-        return isinstance(self.quant, QuantRule) and self.quant.transposed
+        return self.rule.transposed
 
     @property
     def rows(self) -> bool:
         """True for layers with channels along the last axis: matrix products."""
-        return isinstance(self.quant, QuantRule) and self.quant.rows
+        return self.rule.rows
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"

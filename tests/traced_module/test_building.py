@@ -12,8 +12,8 @@ import megengine.module as M
 from megengine import traced_module as tm
 from megengine.core.errors import GraphError, NameInUseError, OptionError
 from megengine.tensor import tensor
-from megengine.traced_module.editing.attaching import graphs_of
 from megengine.traced_module.editing.parts import set_attribute
+from megengine.traced_module.ir.queries import graphs_of
 from megengine.traced_module.passes.rewriting import Rule, rewrite
 from megengine.traced_module.patterns import any_, call
 from megengine.traced_module.source import save_source

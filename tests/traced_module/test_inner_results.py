@@ -9,9 +9,9 @@ import megengine.module as M
 from megengine import traced_module as tm
 from megengine.core.errors import GraphError, OptionError
 from megengine.tensor import tensor
-from megengine.traced_module.editing.attaching import graphs_of
 from megengine.traced_module.editing.extracting import extract
 from megengine.traced_module.ir.expr import CallMethod
+from megengine.traced_module.ir.queries import graphs_of
 from tests.traced_module.test_paths import MODEL, X
 
 VALUES: dict[int, list[np.ndarray]] = {}

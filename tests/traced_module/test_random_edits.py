@@ -14,7 +14,6 @@ import megengine.module as M
 from megengine.core.errors import MegEngineError
 from megengine.tensor import tensor
 from megengine.traced_module import TracedModule, interpret, lower, trace_module
-from megengine.traced_module.editing.attaching import graphs_of
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.editing.extracting import extract
 from megengine.traced_module.editing.parts import set_attribute
@@ -22,6 +21,7 @@ from megengine.traced_module.editing.rewiring import replace_all_uses, set_attrs
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
+from megengine.traced_module.ir.queries import graphs_of
 from megengine.traced_module.passes import optimize, registered_passes, run_passes
 from megengine.traced_module.passes.rewriting import Rule, rewrite
 from megengine.traced_module.patterns import any_, call

@@ -7,13 +7,13 @@ from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.module import Module
-from megengine.traced_module.ir.expr import Expr, GetAttr
-from megengine.traced_module.ir.functions import get_subattr
+from megengine.traced_module.ir.expr import GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import ModuleNode, module_of
+from megengine.traced_module.ir.node import ModuleNode, get_subattr, module_of
 from megengine.traced_module.ir.owner import GraphOwner
 from megengine.traced_module.ir.primitives import share_history
 from megengine.traced_module.ir.provenance import graph_path, inside
+from megengine.traced_module.ir.queries import graphs_of
 
 
 def attach(graph: InternalGraph, path: str, module: GraphOwner, ahead: tuple[int, int] = (0, 0)) -> None:
@@ -28,31 +28,6 @@ def attach(graph: InternalGraph, path: str, module: GraphOwner, ahead: tuple[int
     below = "_".join((graph.name, *path.split("."))), f"{graph.qualname}.{path}"
     at = ".".join(part for part in (graph_path(graph), path) if part)
     _rename(graphs, (module.graphs[0].name, module.graphs[0].qualname), below, at)
-
-
-def graphs_of(module: GraphOwner) -> list[InternalGraph]:
-    """Graphs of a module and of all modules below it, each once."""
-    graphs: list[InternalGraph] = []
-    todo, seen = [module], {id(module)}
-    while todo:
-        at = todo.pop()
-        graphs += at.graphs
-        for value in object.__getattribute__(at, "__dict__").values():
-            if isinstance(value, GraphOwner) and id(value) not in seen:
-                seen.add(id(value))
-                todo.append(value)
-    return graphs
-
-
-def all_exprs(top: InternalGraph) -> Iterator[Expr]:
-    """Expressions of all graphs of a module: also of those that nothing calls at present."""
-    owner: Any = top.owner
-    if not hasattr(owner, "graphs"):
-        yield from top.exprs()
-        return
-    for graph in graphs_of(owner):
-        if graph.top is top:
-            yield from graph.exprs(recursive=False)
 
 
 def is_of_top(graph: InternalGraph) -> bool:

@@ -9,13 +9,14 @@ from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten, unflatten
 from megengine.module import Module
 from megengine.tensor import DeferredValueError
-from megengine.traced_module.editing.attaching import all_exprs, attach, attribute_at, graphs_of, places_read
+from megengine.traced_module.editing.attaching import attach, attribute_at, places_read
 from megengine.traced_module.ir.expr import Call, GetAttr, is_call_module
 from megengine.traced_module.ir.functions import arguments_key, flatten_arguments, forward_signature, normalized
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.ir.owner import GraphOwner
 from megengine.traced_module.ir.primitives import number
+from megengine.traced_module.ir.queries import all_exprs, graphs_of
 from megengine.traced_module.nesting import nests
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.assembly import Assembly

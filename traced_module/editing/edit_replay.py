@@ -14,7 +14,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.editing.attaching import attribute_at, graphs_of, join
+from megengine.traced_module.editing.attaching import attribute_at, join
 from megengine.traced_module.editing.checking import check_before, check_kinds, check_same
 from megengine.traced_module.editing.computed import digest_of, made_again
 from megengine.traced_module.editing.edit_records import EditStep, addresses_of, weights_of
@@ -26,12 +26,12 @@ from megengine.traced_module.editing.rewiring import set_call
 from megengine.traced_module.formats.module_reading import EXPRS, ModuleReader, check_attribute, check_path, count_in
 from megengine.traced_module.formats.values import ValueReader, class_path, dtype_in
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input
-from megengine.traced_module.ir.functions import flatten_arguments, get_subattr
+from megengine.traced_module.ir.functions import flatten_arguments
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.journal import Origin
 from megengine.traced_module.ir.lookup import own_node
 from megengine.traced_module.ir.names import identifier
-from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, module_of
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, get_subattr, module_of
 from megengine.traced_module.ir.primitives import (
     assign,
     drop_attribute,
@@ -43,7 +43,7 @@ from megengine.traced_module.ir.primitives import (
     use_nodes,
     with_nodes,
 )
-from megengine.traced_module.ir.queries import child_graph
+from megengine.traced_module.ir.queries import child_graph, graphs_of
 from megengine.traced_module.traced import TracedModule
 
 

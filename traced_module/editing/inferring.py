@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from megengine.core.errors import MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
-from megengine.traced_module.editing.attaching import all_exprs
 from megengine.traced_module.editing.checking import specs_of
 from megengine.traced_module.ir.expr import Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import assign, remove_dead
-from megengine.traced_module.ir.queries import child_graph
+from megengine.traced_module.ir.queries import all_exprs, child_graph, enters_otherwise
 
 
 def infer_again(
@@ -42,9 +41,9 @@ def infer_entries(graph: InternalGraph) -> None:
     """
     top = graph.top
     if top._entered_otherwise is None:
-        top._entered_otherwise = any(map(_enters_otherwise, all_exprs(top)))
+        top._entered_otherwise = any(map(enters_otherwise, all_exprs(top)))
     for expr in all_exprs(top) if top._entered_otherwise else ():
-        if _enters_otherwise(expr):
+        if enters_otherwise(expr):
             infer_again(expr.top_graph, [expr], entries=False)
 
 
@@ -97,15 +96,9 @@ def needed(graph: InternalGraph) -> list[Expr]:
     return graph.get_dep_exprs([*graph.outputs, *kept])
 
 
-def _enters_otherwise(expr: Expr) -> bool:
-    """True for a call that gives a graph other shapes than those that it was traced with."""
-    child = child_graph(expr)
-    return child is not None and [n.spec for n in expr.inputs[1:]] != [n.spec for n in child.inputs[1:]]
-
-
 def note_entry(expr: Expr) -> None:
     """Remember if there is such a call."""
-    if _enters_otherwise(expr):
+    if enters_otherwise(expr):
         expr.top_graph.top._entered_otherwise = True
 
 

@@ -24,13 +24,12 @@ from megengine.traced_module.ir.expr import CallMethod, Expr, GetAttr
 from megengine.traced_module.ir.functions import (
     flatten_arguments,
     forward_signature,
-    get_subattr,
     named_only,
     normalized,
 )
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier, without_count
-from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, get_subattr
 from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import alias, stand_in, untouched
 from megengine.traced_module.tracing.deferred import Deferring

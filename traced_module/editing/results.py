@@ -11,14 +11,14 @@ from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.core.pytree import LEAF, TreeDef
-from megengine.traced_module.editing.attaching import all_exprs, is_of_top
+from megengine.traced_module.editing.attaching import is_of_top
 from megengine.traced_module.editing.checking import check_owned, specs_of, where_it_stands
 from megengine.traced_module.ir.expr import Call, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import attribute_path, node_of, node_path
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import assign, give_results, is_among
-from megengine.traced_module.ir.queries import child_graph
+from megengine.traced_module.ir.queries import all_exprs, child_graph
 
 
 def set_results(graph: InternalGraph, leaves: Sequence[TensorNode], structure: TreeDef) -> None:

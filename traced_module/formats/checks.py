@@ -17,9 +17,9 @@ from megengine.dispatch import get_op
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, CallMethod, Constant, GetAttr
-from megengine.traced_module.ir.functions import get_subattr, signature_of
+from megengine.traced_module.ir.functions import signature_of
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, get_subattr
 from megengine.traced_module.reserved import is_special
 from megengine.traced_module.traced import STATE_NAMES
 

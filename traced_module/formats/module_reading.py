@@ -28,11 +28,11 @@ from megengine.traced_module.formats.checks import (
 from megengine.traced_module.formats.module_writing import OWN_STATE, texts
 from megengine.traced_module.formats.values import ValueReader, count_in, dtype_in, length_in
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
-from megengine.traced_module.ir.functions import flatten_arguments, function_of, get_subattr
+from megengine.traced_module.ir.functions import flatten_arguments, function_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import own_node
 from megengine.traced_module.ir.names import identifier
-from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, get_subattr
 from megengine.traced_module.ir.primitives import link, share_history
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static

@@ -8,11 +8,11 @@ from typing import Any
 from megengine import functional as F
 from megengine import module as M
 from megengine.core.pytree import flatten
-from megengine.traced_module.editing.attaching import graphs_of
 from megengine.traced_module.ir.expr import Call, Expr, GetAttr, is_call_function, is_call_module
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.ir.primitives import assign
+from megengine.traced_module.ir.queries import graphs_of
 from megengine.traced_module.passes.layer_uses import has_hooks
 from megengine.traced_module.traced import TracedModule
 

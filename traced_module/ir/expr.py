@@ -9,6 +9,7 @@ from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef, unflatten
+from megengine.core.sizes import closed
 from megengine.core.text import counted, one_line
 from megengine.dispatch import Op, get_op, opdefs
 from megengine.tensor import Tensor
@@ -361,6 +362,17 @@ class Apply(Expr):
     def record(self) -> Op:
         """The record of the op. Raises OptionError for an op that is not defined."""
         return get_op(self._op)
+
+    @property
+    def attrs_at_example(self) -> dict[str, Any]:
+        """The attributes with open sizes as they are at the example."""
+        return closed(dict(self._attrs))
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, at the example where sizes are open."""
+        specs = [n.spec.example for n in self._inputs]
+        return self.record.macs(specs, self._outputs[0].spec.example, self.attrs_at_example)
 
     @property
     def callee(self) -> Callee:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from megengine.core import hooks
 from megengine.core.errors import GraphError, nearest
 from megengine.core.exports import exported
 from megengine.core.pytree import TreeDef, flatten, unflatten
@@ -53,34 +52,6 @@ def function_of(qualified: str) -> Callable[..., Any]:
         f"unknown function {qualified!r}{nearest(qualified, known)}; "
         "expected a public function, or one declared with traced_module.wrap before the graph is used"
     )
-
-
-def get_subattr(module: Any, path: str) -> Any:
-    """The attribute at a dotted path; entries of lists and dicts count as attributes.
-
-    Raises GraphError naming the part that is missing.
-    """
-    at, watcher = module, hooks.active.get()
-    if watcher is None and "." not in path and issubclass(type(at), Module):  # the usual case
-        own = object.__getattribute__(at, "__dict__")
-        if path in own:
-            return own[path]
-    for part in path.split("."):
-        try:
-            if isinstance(at, Module):
-                value = object.__getattribute__(at, "__dict__")[part]  # never a method, a class or a module's globals
-                at = value if watcher is None else watcher.attribute(at, part, value)
-            elif isinstance(at, (list, tuple)):
-                at = at[int(part)]
-            elif isinstance(at, Mapping):
-                at = at[part]
-            elif part in object.__getattribute__(at, "__dict__"):
-                at = getattr(at, part)
-            else:
-                raise AttributeError(part)  # noqa: TRY301
-        except (AttributeError, IndexError, KeyError, ValueError):
-            raise GraphError(f"{type(module).__name__} has no attribute {path!r}: {part!r} is missing") from None
-    return at
 
 
 @functools.lru_cache(maxsize=2048)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from megengine.core import hooks
@@ -12,7 +12,6 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Expr, GetAttr
 from megengine.traced_module.ir.fixed import fixed, refuse_setting
-from megengine.traced_module.ir.functions import get_subattr
 from megengine.traced_module.ir.methods import methods
 from megengine.traced_module.ir.owner import GraphOwner
 
@@ -249,3 +248,31 @@ def module_of(node: Any) -> Any:
         return at
     with hooks.unheard():  # to look at a graph reads nothing
         return get_subattr(module, path)
+
+
+def get_subattr(module: Any, path: str) -> Any:
+    """The attribute at a dotted path; entries of lists and dicts count as attributes.
+
+    Raises GraphError naming the part that is missing.
+    """
+    at, watcher = module, hooks.active.get()
+    if watcher is None and "." not in path and issubclass(type(at), Module):  # the usual case
+        own = object.__getattribute__(at, "__dict__")
+        if path in own:
+            return own[path]
+    for part in path.split("."):
+        try:
+            if isinstance(at, Module):
+                value = object.__getattribute__(at, "__dict__")[part]  # never a method, a class or a module's globals
+                at = value if watcher is None else watcher.attribute(at, part, value)
+            elif isinstance(at, (list, tuple)):
+                at = at[int(part)]
+            elif isinstance(at, Mapping):
+                at = at[part]
+            elif part in object.__getattribute__(at, "__dict__"):
+                at = getattr(at, part)
+            else:
+                raise AttributeError(part)  # noqa: TRY301
+        except (AttributeError, IndexError, KeyError, ValueError):
+            raise GraphError(f"{type(module).__name__} has no attribute {path!r}: {part!r} is missing") from None
+    return at

@@ -113,7 +113,7 @@ def is_dead(expr: Expr, returned: set[int] | None = None) -> bool:
 def remove_dead(graph: InternalGraph) -> int:
     """Remove expressions that no output needs (inputs stay); returns how many."""
     removed, returned = 0, {id(n) for n in graph._outputs}
-    exprs = graph.exprs(recursive=False)
+    exprs = list(graph._order)
     counted = any(isinstance(e, Apply) and "count" in e._attrs for e in exprs)
     lengths: set[str] = set()  # that attributes of what stays are computed from
     with graph._journal.transaction("remove_dead"):

@@ -35,6 +35,37 @@ def child_graphs(graph: Any) -> list[Any]:
     return list(graphs.values())
 
 
+def enters_otherwise(expr: Expr) -> bool:
+    """True for a call that gives a graph other shapes than those that it was traced with."""
+    child = child_graph(expr)
+    return child is not None and [n.spec for n in expr.inputs[1:]] != [n.spec for n in child.inputs[1:]]
+
+
+def graphs_of(module: GraphOwner) -> list[Any]:
+    """Graphs of a module and of all modules below it, each once."""
+    graphs: list[Any] = []
+    todo, seen = [module], {id(module)}
+    while todo:
+        at = todo.pop()
+        graphs += at.graphs
+        for value in object.__getattribute__(at, "__dict__").values():
+            if isinstance(value, GraphOwner) and id(value) not in seen:
+                seen.add(id(value))
+                todo.append(value)
+    return graphs
+
+
+def all_exprs(top: Any) -> Iterator[Expr]:
+    """Expressions of all graphs of a module: also of those that nothing calls at present."""
+    owner: Any = top.owner
+    if not hasattr(owner, "graphs"):
+        yield from top.exprs()
+        return
+    for graph in graphs_of(owner):
+        if graph.top is top:
+            yield from graph.exprs(recursive=False)
+
+
 def visits(graph: Any, recursive: bool) -> Iterator[tuple[Expr, Any]]:
     """Expressions, each with the module that it calls, which is looked up once, or None."""
     seen = {id(graph)}

@@ -1,4 +1,4 @@
-"""A matrix product and the constant that is added to it, as plans and quantization look for them."""
+"""Where the bias of a layer stands: beside the weight, or in the constant that is added to a matrix product."""
 
 from __future__ import annotations
 
@@ -16,3 +16,16 @@ def addition_behind(product: TensorNode) -> Match | None:
     """The addition of a constant (`BIASED`) that alone uses a product; None if something else does."""
     user = only_user(product)
     return match(BIASED, user.output) if isinstance(user, Apply) else None
+
+
+def bias_place(layer: Apply) -> tuple[Apply, int] | None:
+    """The op that adds the bias of a layer, and which operand it is: the one behind the last where it has none yet.
+
+    None for a matrix product to which no constant is added.
+    """
+    if not layer.record.rows:
+        return layer, 2
+    addition = addition_behind(layer.output)
+    if addition is None:
+        return None
+    return addition.expr(BIASED), addition.expr(BIASED).inputs.index(addition[BIAS])

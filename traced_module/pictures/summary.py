@@ -11,16 +11,14 @@ from typing import Any
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError
 from megengine.core.notebook import html_table, html_text
-from megengine.core.sizes import closed
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import Op, interpose
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
-from megengine.traced_module.ir.functions import get_subattr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import node_path
-from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.node import ModuleNode, TensorNode, get_subattr
 from megengine.traced_module.ir.provenance import module_path, provenance
 from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.nesting import nests
@@ -69,8 +67,7 @@ class Costs:
 
     def _count(self, expr: Expr) -> int | None:
         if isinstance(expr, Apply):
-            specs = [n.spec.example for n in expr.inputs]
-            return expr.record.macs(specs, expr.outputs[0].spec.example, closed(dict(expr.attrs)))
+            return expr.macs
         if not isinstance(expr, Call):
             return 0
         counting = _Counting()
