@@ -1,6 +1,6 @@
 """Quantization: a pipeline of graph transforms.
 
-canonicalize -> annotate -> observe -> calibrate -> freeze -> materialize -> fold -> integerize
+canonicalize -> annotate -> calibrate -> freeze -> materialize -> fold -> integerize
 """
 
 if __name__ != "megengine.quantization":
@@ -9,6 +9,7 @@ if __name__ != "megengine.quantization":
 import types
 
 from megengine.quantization.checks.analysis import Analysis, EdgeReport, analyze
+from megengine.quantization.checks.likeness import Likeness, likeness
 from megengine.quantization.checks.verify import VerifyResult, verify
 from megengine.quantization.fake_quant import LSQ, TQT, FakeQuantize
 from megengine.quantization.modules import file_objects
@@ -25,13 +26,13 @@ from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.collect import collect
 from megengine.quantization.pipeline.config import EFFORTS, QuantConfig
 from megengine.quantization.pipeline.graph_qat import QATGraph, prepare_qat
-from megengine.quantization.pipeline.halves import Likeness, likeness, to_half
 from megengine.quantization.pipeline.preview import Preview, preview
 from megengine.quantization.pipeline.profiles import PROFILES, Profile
-from megengine.quantization.pipeline.quantize import QuantizedModel, QuantReport, quantize_model, requantize
-from megengine.quantization.pipeline.remaining import FloatOp
+from megengine.quantization.pipeline.quantize import QuantizedModel, quantize_model, requantize
+from megengine.quantization.pipeline.report import FloatOp, QuantReport
 from megengine.quantization.pipeline.search import Budget, Point, SearchResult, search, stored_bytes
 from megengine.quantization.pipeline.selection import PRECISIONS, LayerRule, Precision, select
+from megengine.quantization.pipeline.to_half import to_half
 from megengine.quantization.qconfig import (
     QConfig,
     calibration_qconfig,

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from megengine.kernels.halves import HALVES
+from megengine.kernels.half_conversion import HALVES
 from megengine.ops.common import normalize_axes
 from megengine.ops.norm import along_channels, norm_factor
 from megengine.traced_module.ir.graph import InternalGraph

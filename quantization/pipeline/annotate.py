@@ -1,28 +1,28 @@
 """annotate: a frozen QSpec on every edge that becomes integers, and the reason for every edge that does not."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float
-from megengine.core.errors import OptionError
+from megengine.core.errors import OptionError, QuantizationError, listed
 from megengine.core.text import counted
-from megengine.dispatch import QuantRule
+from megengine.dispatch import NO_RULE, QuantRule, apply, registry
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
 from megengine.quantization.pipeline.masks import masked_scores
 from megengine.quantization.pipeline.match import is_bias, mean_over_picture
-from megengine.quantization.pipeline.rules import NO_RULE, clamp_of, rule_of
 from megengine.quantization.pipeline.selection import INPUT, Layer, Precision, precisions, select
 from megengine.quantization.pipeline.spec import Argument, Fixed, Mask, Masked, Plain, QSpec, Shared, Weight
 from megengine.quantization.ranges import RangeMethod, TensorStatistics, activation_dtype
+from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
-from megengine.traced_module.passes.fold_constants import fold_constants
-from megengine.traced_module.sizes import has_open_axes, specialised
+from megengine.traced_module.passes.linear import bias_place
 
 
 @dataclass(slots=True)
@@ -32,6 +32,7 @@ class Annotation:
     Args:
         edges: spec of every edge that carries integers.
         weights: spec of every constant weight, by name of the layer's output node.
+        biases: the op that adds the bias of such a layer, by the name of its result, and as which operand.
         operands: spec of every other constant that integer ops read, by name of the op's result and place.
         inside: edges inside one integer kernel (a residual summed before rounding, an input of a clamp): why.
         floating: layers left in float: why.
@@ -41,6 +42,7 @@ class Annotation:
 
     edges: dict[str, QSpec] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
+    biases: dict[str, tuple[str, int]] = field(default_factory=dict)
     operands: dict[tuple[str, int], QSpec] = field(default_factory=dict)
     inside: dict[str, str] = field(default_factory=dict)
     floating: dict[str, str] = field(default_factory=dict)
@@ -91,6 +93,25 @@ def layers_of(graph: InternalGraph) -> list[Layer]:
     ]
 
 
+def require_layers(graph: InternalGraph, annotation: Annotation) -> None:
+    """Raises QuantizationError if nothing would become integers; says why each layer stays in float."""
+    if annotation.weights:
+        return
+    kinds = [name for name, op in registry.items() if op.weighted]
+    layers = [e.outputs[0].name for e in graph.exprs() if isinstance(e, Apply) and e.op in kinds]
+    if not layers:
+        held = sorted({e.op for e in graph.exprs() if isinstance(e, Apply)})
+        raise QuantizationError(
+            f"quantize: network {graph.name!r} has nothing to quantize: no layer with weights "
+            f"({', '.join(kinds)}), only {listed(held) or 'inputs and constants'}; use it as it is"
+        )
+    reasons = [f"{name} ({annotation.floating.get(name, 'no integer rule')})" for name in layers]
+    raise QuantizationError(
+        f"quantize: network {graph.name!r} would stay in float, all {counted(len(layers), 'layer')} with weights: "
+        f"{listed(reasons)}; exclude fewer layers, or use it as it is"
+    )
+
+
 class _Annotator:
     def __init__(self, graph: InternalGraph, config: QuantConfig) -> None:
         self.graph, self.config, self.target = graph, config, config.target
@@ -98,12 +119,12 @@ class _Annotator:
         self.order = {id(e): i for i, e in enumerate(self.exprs)}
         self.outputs = {id(n) for n in graph.outputs}
         self.result = Annotation(nodes=frozenset(n.name for n in graph.nodes()))
+        self.not_finite = _not_finite(self.exprs)
         self.integer: set[int] = set()
         groups = groups_of(self.exprs)
         self.groups = {id(g.root): g for g in groups}
         self.members = {id(e): g for g in groups for e in g.inside}
         self.non_negative: set[int] = set()
-        self.not_finite = _not_finite(graph)
 
     def run(self) -> Annotation:
         self._choose_integer_exprs()
@@ -169,12 +190,14 @@ class _Annotator:
         few = wanted.weight_bits == 4
         method, scheme = ("mse", "weight4") if few else (config.weight_method, "weight")
         self.result.weights[name] = Weight(axis, method, reason, scheme, group)
+        if (place := bias_place(expr)) is not None:
+            self.result.biases[name] = place[0].output.name, place[1]
 
     def _rule(self, expr: Expr) -> QuantRule:
         """What an op is to integers: the rule of its group, or its own."""
         if id(expr) in self.groups:
             return self.groups[id(expr)].rule
-        return (rule_of(expr.op) if isinstance(expr, Apply) and id(expr) not in self.members else None) or NO_RULE
+        return expr.record.rule if isinstance(expr, Apply) and id(expr) not in self.members else NO_RULE
 
     def _kind(self, expr: Expr) -> str:
         return self._rule(expr).kind
@@ -205,8 +228,8 @@ class _Annotator:
                     return f"sums of {counted(depth, 'product')} may not fit int32"
                 return _why_constants_float(reader)
             return None
-        rule = rule_of(expr.op)
-        if rule is None or rule.kind == "part":
+        rule = expr.record.rule
+        if rule.kind in ("", "part"):
             return f"no integer rule for {expr.op}"
         if (reason := rule.usable(expr.attrs)) is not None:
             return f"{expr.op} stays in float: {reason}"
@@ -317,25 +340,23 @@ class _Annotator:
         return not (self._is_anchor(out) or mean_over_picture(out.expr))
 
     def _note_sign(self, expr: Apply) -> None:
-        rule = rule_of(expr.op)
-        if rule is None:
-            return
+        rule = expr.record.rule
         inherits = rule.non_negative == "inherit" and all(id(n) in self.non_negative for n in expr.inputs)
-        clamp = clamp_of(expr.op, expr.attrs)
+        clamp = rule.bounds(expr.attrs)
         if rule.non_negative == "always" or inherits or (clamp and clamp[0] is not None and clamp[0] >= 0):
             self.non_negative.add(id(expr.outputs[0]))
 
     def _spec(self, node: TensorNode) -> QSpec:
         expr = node.expr
-        rule = rule_of(expr.op) if isinstance(expr, Apply) and id(expr) in self.integer else None
+        rule = expr.record.rule if isinstance(expr, Apply) and id(expr) in self.integer else NO_RULE
         positive = id(node) in self.non_negative
         wide = self._wide(node)
-        known = None if rule is None or rule.fixed is None or wide else self.target.fixed(rule.fixed)
+        known = None if rule.fixed is None or wide else self.target.fixed(rule.fixed)
         if known is not None:
             return Fixed(known, f"{node.expr.op} has a known range")
         if isinstance(expr, Apply) and id(expr) in self.integer and self._kind(expr) == "gather":
             return Fixed(self._own_dtype(expr, 0), f"rows of a constant of {node.name}")
-        if rule is not None and (rule.kind == "shape" or node.expr.op in self.target.shares):
+        if rule.kind == "shape" or (rule is not NO_RULE and node.expr.op in self.target.shares):
             source = node.expr.inputs[0]
             return Shared(source.name, f"{node.expr.op} moves the integers of {source.name}")
         scheme = self.target.non_negative if positive else self.target.signed
@@ -415,18 +436,20 @@ class _Annotator:
                     self.result.edges[node.name] = Shared(out.name, f"concat {out.name} copies integers")
 
 
-def _not_finite(graph: InternalGraph) -> set[str]:
+def _not_finite(exprs: Sequence[Apply]) -> set[str]:
     """Values that sizes alone decide, such as the mask of a decoder, and that are not finite at the example."""
-    if not has_open_axes(graph):
-        return set()
-    example = specialised(graph, [n.spec.example.shape for n in graph.inputs])
-    fold_constants(example)
-    known = {e.name: e.value.numpy() for e in example.exprs() if isinstance(e, Constant) and is_float(e.output.dtype)}
-    return {
-        n.name
-        for n in graph.nodes()
-        if not isinstance(n.expr, Constant) and n.name in known and not np.isfinite(known[n.name]).all()
-    }
+    known: dict[int, np.ndarray] = {}
+    not_finite = set()
+    for expr in exprs:
+        values = [n.expr.value.numpy() if isinstance(n.expr, Constant) else known.get(id(n)) for n in expr.inputs]
+        if not values or expr.record.random or any(value is None for value in values):
+            continue
+        results = apply(expr.op, *map(Tensor, values), **expr.attrs_at_example)
+        for node, value in zip(expr.outputs, results if isinstance(results, tuple) else (results,), strict=True):
+            known[id(node)] = value.numpy()
+            if is_float(node.dtype) and not np.isfinite(known[id(node)]).all():
+                not_finite.add(node.name)
+    return not_finite
 
 
 def _why_constants_float(expr: Apply) -> str | None:

@@ -10,7 +10,6 @@ from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
-from megengine.quantization.pipeline.halves import in_float32
 from megengine.quantization.pipeline.spec import Plain, Shared
 from megengine.quantization.ranges import Progress, TensorStatistics, stream
 from megengine.traced_module import TracedModule, lower
@@ -24,7 +23,7 @@ def prepared(model: TracedModule | InternalGraph) -> InternalGraph:
         require_float_modules(model)
     source = lower(model).graph
     require_float(source)
-    return canonicalize(in_float32(source))
+    return canonicalize(source)
 
 
 def observe(graph: InternalGraph, *annotations: Annotation) -> dict[str, TensorStatistics]:
@@ -51,8 +50,7 @@ def input_axis(layer: Apply) -> int:
 
 def _channel_axis(graph: InternalGraph, name: str, axis: int) -> int | None:
     """The axis of channels; None where that is an open axis, as batches differ in its length."""
-    shape = graph.node(name).spec.shape
-    return None if is_open(shape[axis : axis + 1]) else axis
+    return None if axis in graph.node(name).spec.open_axes else axis
 
 
 def observe_all(graph: InternalGraph, config: QuantConfig) -> dict[str, TensorStatistics]:

@@ -13,6 +13,7 @@ from megengine.traced_module.passes import constant_value, run_passes
 from megengine.traced_module.passes.activations import name_activations
 from megengine.traced_module.passes.affine_maps import norm_map
 from megengine.traced_module.passes.folding import absorbed
+from megengine.traced_module.passes.retyping import widen
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
 from megengine.traced_module.patterns import any_, call, const
 
@@ -142,11 +143,12 @@ RULES = (
 
 
 def canonicalize(graph: InternalGraph) -> InternalGraph:
-    """A copy with constants computed, batch norms and constant additions folded into convolutions, activations that
-    are spelled out named, splits opened into slices, other batch norms and affine maps by channels as layers, and
-    volumes as pictures.
+    """A copy in float32 (layers in halves are widened) with constants computed, batch norms and constant additions
+    folded into convolutions, activations that are spelled out named, splits opened into slices, other batch norms and
+    affine maps by channels as layers, and volumes as pictures.
     """
     g = graph.clone()
+    widen(g)
     run_passes(g)
     name_activations(g)
     rewrite(g, RULES, last_first=True)

@@ -7,17 +7,15 @@ computes what it did; only values behind a ReLU6 that far exceed all that calibr
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from megengine.quantization.pipeline.rules import clamp_of, is_convolution
 from megengine.quantization.ranges import TensorStatistics
-from megengine.traced_module.editing.rewiring import set_input
+from megengine.traced_module.editing.rewiring import set_inputs
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.ir.primitives import remove_dead
 
 MARGIN = 2.0  # room above the largest value seen in a channel before a ReLU6, or the last integer, cuts it
 LARGEST = 4.0  # factor: a channel that hardly spoke in calibration may do so later
@@ -35,25 +33,51 @@ class Pair:
     limit: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Constants:
+    """Weights and biases of layers as they are so far; `changed` by name of the layer's output node and place."""
+
+    changed: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)
+
+    def of(self, layer: Apply, at: int = 1) -> np.ndarray:
+        """A constant in float64."""
+        changed = self.changed.get((layer.output.name, at))
+        return (layer.inputs[at].expr.value.numpy() if changed is None else changed).astype(np.float64)
+
+    def multiply(self, layer: Apply, at: int, factors: np.ndarray) -> None:
+        self.changed[layer.output.name, at] = (self.of(layer, at) * factors).astype(np.float32)
+
+
 def equalized(
     graph: InternalGraph, stats: dict[str, TensorStatistics], *, per_channel: bool
 ) -> tuple[InternalGraph, int]:
-    """A copy with equalized layers, and the number of pairs that were changed.
+    """A copy with equalized layers, all names as they are, and the number of pairs that were changed.
 
     Args:
         graph: canonical float graph.
         stats: statistics of its edges; pairs without are left.
         per_channel: weights get a scale for every output channel.
     """
-    g = graph.clone()
-    changed = 0
-    for pair in _pairs(g, stats):
-        factors = _factors(pair, stats, per_channel=per_channel)
+    constants, pairs = _Constants(), 0
+    for pair in _pairs(graph, stats):
+        factors = _factors(pair, constants, stats, per_channel=per_channel)
         if not np.allclose(factors, 1.0):
-            _scale(g, pair, factors)
-            changed += 1
-    remove_dead(g)
-    return g, changed
+            _scale(pair, constants, factors)
+            pairs += 1
+    return _with_constants(graph, constants.changed), pairs
+
+
+def _with_constants(graph: InternalGraph, constants: dict[tuple[str, int], np.ndarray]) -> InternalGraph:
+    g = graph.clone()
+    layers = {e.outputs[0].name: e for e in g.exprs() if isinstance(e, Apply)}
+    for (name, at), value in constants.items():
+        layer = layers[name]
+        old, new = layer.inputs[at], g.constant(value, before=layer)
+        set_inputs(layer, (*layer.inputs[:at], new, *layer.inputs[at + 1 :]))
+        if not old.users:
+            g.erase(old.expr)
+            g.rename(new, old.name)
+    return g
 
 
 def _pairs(graph: InternalGraph, stats: dict[str, TensorStatistics]) -> Iterator[Pair]:
@@ -62,7 +86,7 @@ def _pairs(graph: InternalGraph, stats: dict[str, TensorStatistics]) -> Iterator
             continue
         node, limit = expr.outputs[0], np.inf
         while len(node.users) == 1 and isinstance(clamp := node.users[0], Apply):
-            bounds = clamp_of(clamp.op, clamp.attrs)
+            bounds = clamp.record.rule.bounds(clamp.attrs)
             if bounds is None or bounds[0] not in (None, 0.0) or (bounds[1] is not None and bounds[1] <= 0):
                 break
             node, limit = clamp.output, min(limit, np.inf if bounds[1] is None else bounds[1])
@@ -74,7 +98,7 @@ def _pairs(graph: InternalGraph, stats: dict[str, TensorStatistics]) -> Iterator
 
 def _is_layer(expr: object) -> bool:
     """True for a convolution with constant weight and bias."""
-    constants = expr.inputs[1:] if isinstance(expr, Apply) and is_convolution(expr.op) else ()
+    constants = expr.inputs[1:] if isinstance(expr, Apply) and expr.record.rule.convolves else ()
     return bool(constants) and all(isinstance(n.expr, Constant) for n in constants)
 
 
@@ -83,24 +107,22 @@ def _by_channel(layer: Apply) -> bool:
     return layer.attrs["groups"] == 1 or layer.inputs[1].spec.shape[1] == 1
 
 
-def _weights_of_channels(layer: Apply) -> np.ndarray:
-    """Float64 [input channels, outputs of the channel, taps]."""
-    w = layer.inputs[1].expr.value.numpy().astype(np.float64)
-    groups = layer.attrs["groups"]
+def _by_input_channel(w: np.ndarray, groups: int) -> np.ndarray:
+    """A weight as [input channels, outputs of the channel, taps]."""
     if groups == 1:
         return w.transpose(1, 0, 2, 3).reshape(w.shape[1], w.shape[0], -1)
     return w.reshape(groups, w.shape[0] // groups, -1)
 
 
-def _factors(pair: Pair, stats: dict[str, TensorStatistics], *, per_channel: bool) -> np.ndarray:
+def _factors(pair: Pair, constants: _Constants, stats: dict[str, TensorStatistics], *, per_channel: bool) -> np.ndarray:
     """The factor of each channel, of some candidates the one with the least noise; 1 where nothing is gained."""
     largest = _largest(stats[pair.between.name])
     reach = np.minimum(largest * MARGIN, pair.limit)
     top = pair.limit if np.isfinite(pair.limit) else reach.max(initial=0.0)
     ones = np.ones_like(largest)
     spread = np.divide(top, reach, out=ones.copy(), where=reach > 0)
-    first = np.abs(pair.first.inputs[1].expr.value.numpy().astype(np.float64)).reshape(len(largest), -1).max(axis=1)
-    weights = [_weights_of_channels(layer) for layer in pair.readers]
+    first = np.abs(constants.of(pair.first)).reshape(len(largest), -1).max(axis=1)
+    weights = [_by_input_channel(constants.of(layer), layer.attrs["groups"]) for layer in pair.readers]
     second = np.max([np.abs(w).max(axis=(1, 2)) for w in weights], axis=0)
     balance = np.sqrt(np.divide(second, first, out=ones.copy(), where=(first > 0) & (second > 0)))
     balance /= np.exp(np.log(balance).mean())
@@ -157,20 +179,13 @@ def _energy(one: TensorStatistics) -> np.ndarray:
     return squares * (mean / max(float(squares.mean()), 1e-300))
 
 
-def _scale(g: InternalGraph, pair: Pair, factors: np.ndarray) -> None:
+def _scale(pair: Pair, constants: _Constants, factors: np.ndarray) -> None:
     shape = (-1, 1, 1, 1)
-    _multiply(g, pair.first, 1, factors.reshape(shape))
+    constants.multiply(pair.first, 1, factors.reshape(shape))
     if len(pair.first.inputs) > 2:
-        _multiply(g, pair.first, 2, factors)
+        constants.multiply(pair.first, 2, factors)
     for layer in pair.readers:
-        inverse = 1 / factors
-        groups = layer.attrs["groups"]
-        each = len(layer.inputs[1].expr.value) // groups
-        _multiply(g, layer, 1, inverse.reshape(1, -1, 1, 1) if groups == 1 else np.repeat(inverse, each).reshape(shape))
-
-
-def _multiply(g: InternalGraph, layer: Apply, at: int, factors: np.ndarray) -> None:
-    old = layer.inputs[at]
-    value = old.expr.value.numpy().astype(np.float64)
-    new = (value * (factors.reshape(value.shape) if at == 2 else factors)).astype(np.float32)
-    set_input(g, layer, at, g.constant(new, name=f"{layer.output.name}_equalized{at}", before=layer))
+        inverse, groups = 1 / factors, layer.attrs["groups"]
+        each = layer.inputs[1].spec.shape[0] // groups
+        by_output = np.repeat(inverse, each).reshape(shape)
+        constants.multiply(layer, 1, inverse.reshape(1, -1, 1, 1) if groups == 1 else by_output)

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, quantized
-from megengine.dispatch import apply
+from megengine.dispatch import apply, get_op
 from megengine.plan.norms import name_norms
 from megengine.quantization.pipeline.fold import INSIDE
 from megengine.quantization.pipeline.match import mean_over_picture, stored
 from megengine.quantization.pipeline.materialize import round_edge
-from megengine.quantization.pipeline.rules import rule_of
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -83,8 +82,8 @@ def _with_integer(m: Found) -> TensorNode | None:
 
 def _gated(m: Found) -> TensorNode | None:
     """SiLU is a product with a rounded sigmoid, where that is at most a step away for each stored input."""
-    x, target, rule = m[_X], _rounded_to(m.root), rule_of("sigmoid")
-    assert rule is not None and rule.fixed is not None, "the range of sigmoid is known"
+    x, target, rule = m[_X], _rounded_to(m.root), get_op("sigmoid").rule
+    assert rule.fixed is not None, "the range of sigmoid is known"
     source = stored(x)
     if source is None or len(target) != 1 or _farthest(source.dtype, rule.fixed, target[0]) > 1:
         return None

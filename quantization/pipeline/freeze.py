@@ -15,6 +15,7 @@ from megengine.quantization.ranges import TensorStatistics, activation_dtype, qu
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
+_LARGEST_BIAS = 2**30  # steps: the sum of a layer and its bias has to fit int32
 _NONE: Mapping[str, QuantizedDType] = MappingProxyType({})
 
 
@@ -28,13 +29,14 @@ class QuantizedWeight:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Dtypes of the integer edges by node name, weights by name of the layer's output node, other constants by name and
-    place.
+    """Dtypes of the integer edges by node name, weights by name of the layer's output node, other constants by name of
+    their op's output node and place; biases, which stay real, too.
     """
 
     edges: dict[str, QuantizedDType]
     weights: dict[str, QuantizedWeight]
     operands: dict[tuple[str, int], QuantizedWeight]
+    biases: dict[tuple[str, int], np.ndarray]
 
 
 def freeze(
@@ -53,9 +55,9 @@ def freeze(
     """
     edges = {name: edge_dtype(name, annotation, seen) for name in annotation.edges}
     weights, operands = {}, {}
-    for expr in graph.exprs():
-        name = expr.outputs[0].name if expr.outputs else ""
-        if isinstance(expr, Apply) and name in annotation.weights:
+    ops = {e.outputs[0].name: e for e in graph.exprs() if isinstance(e, Apply)}
+    for name, expr in ops.items():
+        if name in annotation.weights:
             spec, dtype = annotation.weights[name], weight_dtypes.get(name)
             w = in_groups(expr.inputs[1].expr.value.numpy(), spec.group, turned(expr))
             given = None if dtype is None else QuantizedWeight(_integers(w, dtype), dtype)
@@ -68,7 +70,27 @@ def freeze(
                 else:
                     dtype = _dtype(name, spec, annotation, seen)
                 operands[name, at] = QuantizedWeight(_integers(real, dtype), dtype)
-    return Frozen(edges, weights, operands)
+    biases = {}
+    for name, (op, at) in annotation.biases.items():
+        if at < len(ops[op].inputs):
+            bias, data = ops[op].inputs[at].expr.value.numpy(), edges.get(ops[name].inputs[0].name)
+            biases[op, at] = in_steps(bias, ops[name], data, weights[name])
+    return Frozen(edges, weights, operands, biases)
+
+
+def in_steps(bias: np.ndarray, layer: Apply, data: QuantizedDType | None, weight: QuantizedWeight) -> np.ndarray:
+    """The bias of a layer as a whole number of steps of its sum, so that a runtime may add it as an int32.
+
+    It stays as it is if it is larger than an int32 or not one number a channel, and beside a weight in groups or float
+    data.
+    """
+    if data is None or bias.ndim != 1 or weight.values.shape != layer.inputs[1].shape:
+        return bias
+    scale = np.float32(data.only_scale) * np.asarray(weight.dtype.scale, np.float32)
+    exact = scale.astype(np.float64)
+    if scale.size not in (1, bias.size) or not np.all(np.abs(bias) < _LARGEST_BIAS * exact):
+        return bias
+    return np.rint(bias / exact).astype(np.float32) * scale
 
 
 def edge_dtype(

@@ -13,7 +13,6 @@ import numpy as np
 
 from megengine.quantization.pipeline.freeze import QuantizedWeight, turned
 from megengine.quantization.pipeline.moments import Products
-from megengine.quantization.pipeline.rules import is_convolution
 from megengine.traced_module.ir.expr import Apply
 
 DAMPING = 0.01  # of the mean variance, added to every variance
@@ -25,7 +24,7 @@ BLOCK = 128  # columns between updates of all that follow
 
 def takes(layer: Apply) -> bool:
     """True for layers that `gptq` rounds: convolutions and matrix products."""
-    return layer.record.rows or is_convolution(layer.op)
+    return layer.record.rows or layer.record.rule.convolves
 
 
 def gptq(layer: Apply, products: Products, nearest: QuantizedWeight) -> QuantizedWeight:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float
-from megengine.dispatch import JOINS_INTEGERS, QuantRule, apply
+from megengine.dispatch import JOINS_INTEGERS, NO_RULE, QuantRule, apply
 from megengine.kernels.reference.integer import ends, multiplier
 from megengine.quantization.pipeline.match import is_bias, is_product
-from megengine.quantization.pipeline.rules import NO_RULE, rule_of
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
@@ -288,7 +287,7 @@ def _stays_behind(expr: Apply) -> bool:
 
 
 def _rule(expr: Any) -> QuantRule:
-    return (rule_of(expr.op) if isinstance(expr, Apply) else None) or NO_RULE
+    return expr.record.rule if isinstance(expr, Apply) else NO_RULE
 
 
 # ---------------------------------------------------------------- graphs

@@ -27,7 +27,6 @@ from megengine.quantization.pipeline.match import (
     stored,
     strip_clamps,
 )
-from megengine.quantization.pipeline.rules import rule_of
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Apply, Expr
@@ -182,8 +181,9 @@ def _from_op(site: Site) -> TensorNode | None:
     if (group := group_of(site.value, part=True)) is not None:
         return _join(site, group.root) if group.rule.joins else _emit(site, group.rule, group.data, group.attrs)
     expr = site.value.expr
-    if not isinstance(expr, Apply) or (rule := rule_of(expr.op)) is None:
+    if not isinstance(expr, Apply):
         return None
+    rule = expr.record.rule
     if rule.joins:
         return _join(site, expr)
     if rule.integer and rule.kind not in ("weighted", "table"):
@@ -223,8 +223,7 @@ def _moved(site: Site, node: TensorNode) -> TensorNode | None:
     if direct is not None:
         return direct.node
     expr = node.expr
-    rule = rule_of(expr.op) if isinstance(expr, Apply) else None
-    if rule is None or not rule.moves or rule.usable(expr.attrs) is not None:
+    if not isinstance(expr, Apply) or not expr.record.rule.moves or expr.record.rule.usable(expr.attrs) is not None:
         return None
     source, *places = _moved(site, expr.inputs[0]), *expr.inputs[1:]
     return None if source is None else site.emit(expr.op, source, *places, **expr.attrs)

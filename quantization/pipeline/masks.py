@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megengine.quantization.pipeline.rules import rule_of
 from megengine.traced_module.editing.rewiring import set_input
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
@@ -49,10 +48,9 @@ def _softmax_behind(node: TensorNode) -> Apply | None:
     """The softmax that alone reads a value, through ops that move its elements."""
     while len(node.users) == 1 and not any(n is node for n in node.graph.outputs):
         user = node.users[0]
-        rule = rule_of(user.op) if isinstance(user, Apply) else None
-        if not isinstance(user, Apply) or rule is None or rule.kind not in ("softmax", "shape"):
+        if not isinstance(user, Apply) or user.record.rule.kind not in ("softmax", "shape"):
             return None
-        if rule.kind == "softmax":
+        if user.record.rule.kind == "softmax":
             return user
         node = user.output
     return None

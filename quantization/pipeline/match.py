@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, known_quantized
-from megengine.quantization.pipeline.rules import clamp_of, rule_of
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
@@ -58,7 +57,7 @@ def has_matrix(expr: Apply) -> bool:
 
 def is_bias(expr: Any) -> bool:
     """True for the addition of a constant bias to a linear layer."""
-    if not isinstance(expr, Apply) or not (rule := rule_of(expr.op)) or not rule.adds:
+    if not isinstance(expr, Apply) or not expr.record.rule.adds:
         return False
     found = match(BIASED, expr.output)
     return found is not None and has_matrix(found.expr(PRODUCT)) and found[BIAS].shape == found[PRODUCT].shape[-1:]
@@ -66,8 +65,7 @@ def is_bias(expr: Any) -> bool:
 
 def mean_over_picture(expr: Expr | None) -> bool:
     """True for a mean of [N, C, H, W] over H and W."""
-    rule = rule_of(expr.op) if isinstance(expr, Apply) else None
-    if expr is None or rule is None or rule.kind != "pool" or len(expr.inputs[0].shape) != 4:
+    if not isinstance(expr, Apply) or expr.record.rule.kind != "pool" or len(expr.inputs[0].shape) != 4:
         return False
     return sorted(a % 4 for a in expr.attrs.get("axis") or ()) == [2, 3]
 
@@ -76,7 +74,7 @@ def layer(node: TensorNode) -> LayerMatch | None:
     """The layer that makes a float node: conv2d, matmul, or matmul plus a constant bias."""
     biased = match(BIASED, node)
     expr = node.expr if biased is None or biased[BIAS].spec.ndim != 1 else biased.expr(PRODUCT)
-    if not isinstance(expr, Apply) or (rule := rule_of(expr.op)) is None or rule.kind != "weighted":
+    if not isinstance(expr, Apply) or not expr.record.weighted:
         return None
     if is_product(expr):
         return None
@@ -103,7 +101,7 @@ def strip_clamps(node: TensorNode) -> tuple[TensorNode, Clamp]:
     """The node before relu, relu6 or clip, and the real bounds they put together."""
     lo: float | None = None
     hi: float | None = None
-    while isinstance(node.expr, Apply) and (bounds := clamp_of(node.expr.op, node.expr.attrs)) is not None:
+    while isinstance(node.expr, Apply) and (bounds := node.expr.record.rule.bounds(node.expr.attrs)) is not None:
         low, high = bounds
         lo = low if lo is None else lo if low is None else max(lo, low)
         hi = high if hi is None else hi if high is None else min(hi, high)

@@ -1,70 +1,50 @@
 """materialize: explicit quantize / dequantize exprs, a graph that runs and is the QDQ export point."""
 
-import numpy as np
-
 from megengine.core.dtype import QuantizedDType
-from megengine.quantization.pipeline.annotate import Annotation
-from megengine.quantization.pipeline.freeze import Frozen, turned
-from megengine.quantization.pipeline.match import stored
+from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight, turned
 from megengine.tensor import Tensor
-from megengine.traced_module.editing.rewiring import replace_all_uses, set_input
+from megengine.traced_module.editing.rewiring import replace_all_uses, set_inputs
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
-from megengine.traced_module.passes.linear import BIAS, addition_behind
-
-_LARGEST_BIAS = 2**30  # steps: the sum of a layer and its bias has to fit int32
 
 
-def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) -> InternalGraph:
-    """A copy of the float graph with a quantize / dequantize pair on every annotated edge and constant.
+def materialize(graph: InternalGraph, frozen: Frozen) -> InternalGraph:
+    """A copy of the float graph with a quantize / dequantize pair on every integer edge and constant, and its biases.
 
-    Every reader of such an edge, float ones and outputs included, sees the rounded value. The bias of a layer becomes a
-    whole number of steps of its sum, so that a runtime may add it as an int32.
+    Every reader of such an edge, float ones and outputs included, sees the rounded value.
     """
     g = graph.clone()
-    layers = {e.outputs[0].name: e for e in g.exprs() if isinstance(e, Apply)}
+    ops = {e.outputs[0].name: e for e in g.exprs() if isinstance(e, Apply)}
+    constants = {place: (bias, f"{place[0]}_bias") for place, bias in frozen.biases.items()}
     weights = {(name, 1): (weight, f"{name}_weight") for name, weight in frozen.weights.items()}
     others = {(name, at): (value, f"{name}_constant{at}") for (name, at), value in frozen.operands.items()}
-    for (name, at), (value, label) in {**weights, **others}.items():
-        node = g.constant(Tensor._wrap(value.values, value.dtype), name=f"{label}_q", before=layers[name])
-        real = g.apply("dequantize", node, name=f"{label}_dq", before=layers[name])
-        old = layers[name].inputs[at]
-        if real.shape != old.shape:  # in groups
-            real = _out_of_groups(g, layers[name], real, old.shape)
-        set_input(g, layers[name], at, real)
+    for (name, at), (value, label) in {**constants, **weights, **others}.items():
+        op = ops[name]
+        if isinstance(value, QuantizedWeight):
+            node = g.constant(Tensor._wrap(value.values, value.dtype), name=f"{label}_q", before=op)
+            node = g.apply("dequantize", node, name=f"{label}_dq", before=op)
+            if node.shape != op.inputs[at].shape:
+                node = _out_of_groups(g, op, node)
+        else:
+            node = g.constant(value, name=label, before=op)
+        set_inputs(op, (*op.inputs[:at], node, *op.inputs[at + 1 :]))
     for node in g.nodes():
-        if isinstance(node, TensorNode) and node.name in annotation.edges:
+        if isinstance(node, TensorNode) and node.name in frozen.edges:
             round_edge(g, node, frozen.edges[node.name])
-    for name in frozen.weights:
-        _round_bias(g, layers[name])
     remove_dead(g)
     return g
 
 
-def _out_of_groups(g: InternalGraph, layer: Apply, real: TensorNode, shape: tuple[int, ...]) -> TensorNode:
-    name, is_turned = f"{layer.output.name}_weight", turned(layer)
+def _out_of_groups(g: InternalGraph, layer: Apply, real: TensorNode) -> TensorNode:
+    """A weight that is stored as [all groups, group] in its own shape."""
+    name, shape, is_turned = f"{layer.output.name}_weight", layer.inputs[1].shape, turned(layer)
     flat = shape[::-1] if is_turned else shape
     whole = g.apply("reshape", real, attrs={"shape": flat}, name=f"{name}_whole", before=layer)
     return (
         g.apply("transpose", whole, attrs={"perm": (1, 0)}, name=f"{name}_turned", before=layer) if is_turned else whole
     )
-
-
-def _round_bias(g: InternalGraph, layer: Apply) -> None:
-    addition = addition_behind(layer.output)
-    owner, places = (layer, layer.inputs[2:]) if addition is None else (addition.root.expr, (addition[BIAS],))
-    data, weight = map(stored, layer.inputs[:2])
-    if not places or places[0].spec.ndim != 1 or data is None or weight is None:
-        return
-    scale = np.float32(data.dtype.only_scale) * np.asarray(weight.dtype.scale, np.float32)
-    real = places[0].expr.value.numpy()
-    if scale.size not in (1, real.size) or not np.all(np.abs(real) < _LARGEST_BIAS * scale.astype(np.float64)):
-        return
-    steps = np.rint(real / scale.astype(np.float64)).astype(np.float32)
-    rounded = g.constant(steps * scale, name=f"{layer.output.name}_bias", before=owner)
-    set_input(g, owner, owner.inputs.index(places[0]), rounded)
 
 
 def round_edge(g: InternalGraph, node: TensorNode, dtype: QuantizedDType, **marks: str) -> None:

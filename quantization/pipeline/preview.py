@@ -7,7 +7,6 @@ from megengine.core.text import counted
 from megengine.quantization.pipeline.annotate import Annotation, annotate, layers_of
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
-from megengine.quantization.pipeline.halves import in_float32
 from megengine.quantization.pipeline.selection import hits
 from megengine.quantization.pipeline.spec import Fixed, Plain, Shared
 from megengine.traced_module import TracedModule, lower
@@ -53,7 +52,7 @@ def preview(model: TracedModule | InternalGraph, config: QuantConfig | None = No
         (('rule', 'classifier=w4a8', ('classifier_matmul_out', 'classifier_add_out')),)
     """
     config = config or QuantConfig()
-    graph = canonicalize(in_float32(lower(model).graph))
+    graph = canonicalize(lower(model).graph)
     annotation, layers = annotate(graph, config), layers_of(graph)
     asked = [("rule", str(rule), rule.layers) for rule in config.layer_rules]
     asked += [("exclude", rule, rule) for rule in config.exclude] + [("include", rule, rule) for rule in config.include]

@@ -6,44 +6,21 @@ from typing import Any
 
 import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError
-from megengine.core.notebook import html_table
-from megengine.core.text import counted
 from megengine.quantization.checks import Analysis, analyze
-from megengine.quantization.pipeline.annotate import Annotation, annotate
-from megengine.quantization.pipeline.bias import corrected, mean_error
+from megengine.quantization.pipeline.annotate import Annotation, annotate, require_layers
 from megengine.quantization.pipeline.calibrate import calibrate, observe_all, prepared
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.equalize import equalized
 from megengine.quantization.pipeline.exchange import exchange
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import Frozen, edge_dtype, freeze
-from megengine.quantization.pipeline.gptq import gptq, takes
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.materialize import materialize
-from megengine.quantization.pipeline.moments import observe_products
-from megengine.quantization.pipeline.remaining import FloatOp, left_in_float, require_layers
+from megengine.quantization.pipeline.refine import refine
+from megengine.quantization.pipeline.report import QuantReport, report_of
 from megengine.quantization.ranges import Progress, Statistics, TensorStatistics, require_repeatable
 from megengine.traced_module.formats.native import digest
-from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
-
-
-@dataclass(frozen=True, slots=True)
-class QuantReport:
-    """What became of the layers; `dataclasses.asdict` gives plain JSON values.
-
-    `integer_layers` counts those with integer weights, `floating` are the ops left in float, and `edges` says in a line
-    why each integer edge has its scale.
-    """
-
-    integer_layers: int
-    floating: tuple[FloatOp, ...]
-    edges: dict[str, str]
-
-    def _repr_html_(self) -> str:
-        rows = [(one.name, one.op, one.module, one.reason, f"{one.share:.1%}") for one in self.floating]
-        title = f"{counted(self.integer_layers, 'layer')} in integers, {counted(len(rows), 'op')} in float"
-        return html_table(("in float", "op", "module", "reason", "share"), rows, numbers=1, title=title)
 
 
 @dataclass(slots=True)
@@ -98,7 +75,7 @@ def quantize_model(
 ) -> QuantizedModel:
     """Quantize a float network with the help of sample inputs.
 
-    canonicalize -> annotate -> observe -> calibrate -> freeze -> (bias correction) -> materialize -> fold -> integerize
+    canonicalize -> annotate -> calibrate (-> equalize) -> freeze (-> refine) -> materialize -> fold -> integerize
 
     Args:
         model: a traced module, or an op-level graph; layers in bfloat16 or float16 count as float32.
@@ -131,7 +108,6 @@ def quantize_model(
     if config.equalize:
         graph, changed = equalized(graph, stats, per_channel=config.weights == "per_channel")
         if changed:
-            annotation = annotate(graph, config)
             stats = calibrate(graph, observe_all(graph, config), data, progress=progress)
     return convert(graph, annotation, stats, config, data, progress=progress)
 
@@ -174,48 +150,11 @@ def convert(
     *,
     progress: Progress | None = None,
 ) -> QuantizedModel:
-    """The passes after calibration: freeze, bias correction, materialize, fold, integerize."""
+    """The passes after calibration."""
     frozen = freeze(graph, annotation, stats)
-    qdq = materialize(graph, annotation, frozen)
     if (config.bias_correction or config.second_reading) and frozen.weights:
-        inputs = materialize(graph, annotation, replace(frozen, weights={}))  # rounded weights of 4 bits distort them
-        frozen, biased = improved(graph, inputs, frozen, stats, config, calibration, progress=progress)
-        qdq = materialize(biased, annotation, frozen)
+        frozen = refine(graph, annotation, frozen, stats, config, calibration, progress=progress)
+    qdq = materialize(graph, frozen)
     integer = integerize(fold(qdq), int_bias=config.target.bias == "int32")
-    report = QuantReport(
-        integer_layers=len(frozen.weights),
-        floating=tuple(left_in_float(graph, integer, annotation)),
-        edges={name: annotation.explain(name) for name in annotation.edges},
-    )
+    report = report_of(graph, integer, annotation)
     return QuantizedModel(config, graph, qdq, integer, annotation, frozen, stats, report)
-
-
-def improved(
-    graph: InternalGraph,
-    qdq: InternalGraph,
-    frozen: Frozen,
-    stats: dict[str, TensorStatistics],
-    config: QuantConfig,
-    calibration: Iterable[Any],
-    *,
-    progress: Progress | None = None,
-) -> tuple[Frozen, InternalGraph]:
-    """Weights rounded and biases corrected by what the layers' inputs are like: the new integers, and the graph."""
-    layers = {
-        e.outputs[0].name: e for e in graph.exprs() if isinstance(e, Apply) and e.outputs[0].name in frozen.weights
-    }
-    weights = dict(frozen.weights)
-    if config.rounding == "gptq":
-        products = observe_products([e for e in layers.values() if takes(e)], qdq, calibration, progress=progress)
-        for number, (name, one) in enumerate(products.items(), 1):
-            weights[name] = gptq(layers[name], one, weights[name])
-            if progress is not None:
-                progress("gptq", number, len(products))
-    if config.bias_correction:
-        errors = {}
-        for name, layer in layers.items():
-            edge = layer.inputs[0].name
-            if edge in stats and stats[edge].means.count:
-                errors[name] = mean_error(layer, stats[edge], frozen.edges.get(edge), weights[name])
-        graph = corrected(graph, errors)
-    return replace(frozen, weights=weights), graph

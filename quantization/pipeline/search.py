@@ -24,7 +24,7 @@ from megengine.core.files import replacing
 from megengine.quantization.pipeline.annotate import layers_of
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.quantize import QuantizedModel, quantize_model, requantize
-from megengine.quantization.pipeline.remaining import multiply_adds
+from megengine.quantization.pipeline.report import multiply_adds
 from megengine.quantization.pipeline.selection import LayerRule
 from megengine.quantization.ranges import Progress, as_batches
 from megengine.traced_module import TracedModule, lower

@@ -9,6 +9,7 @@ from quant_nets import Builder, concat_net, gated_net, residual_net, transposed_
 import megengine.module as M
 from megengine.core.dtype import QuantizedDType, qint8, quint8
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
+from megengine.core.spec import TensorSpec
 from megengine.plan import compile
 from megengine.quantization.checks.verify import verify
 from megengine.quantization.pipeline.annotate import annotate
@@ -22,8 +23,10 @@ from megengine.quantization.pipeline.spec import Fixed, Plain, Shared, Weight
 from megengine.quantization.ranges.methods import RangeMethod
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.editing.rewiring import set_input
 from megengine.traced_module.ir.expr import Apply
+from megengine.traced_module.ir.graph import InternalGraph
 
 R2 = Profile("r2", residual="quantized")
 
@@ -239,6 +242,18 @@ def test_bias_correction_adds_a_bias_where_there_is_none():
     model = quantize_model(graph, b.data())
     layer = model.qdq_graph.node("a").expr
     assert len(layer.inputs) == 3
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 6), (5, 1), (5, 6)], ids=str)
+def test_bias_correction_takes_any_constant_that_is_added_to_a_product(shape):
+    rng = np.random.default_rng(0)
+    g = InternalGraph("positions")
+    x = add_input(g, "x", TensorSpec((2, 5, 8), np.dtype(np.float32)))
+    product = g.apply("matmul", x, g.constant(rng.normal(size=(8, 6)).astype(np.float32)), name="layer")
+    set_outputs(g, [g.apply("add", product, g.constant(rng.normal(size=shape).astype(np.float32)), name="sum")])
+    data = [rng.normal(size=(2, 5, 8)).astype(np.float32) for _ in range(4)]
+    model = quantize_model(g, data)
+    assert np.abs(run(g, data[0])[0] - run(model.integer_graph, data[0])[0]).max() < 0.2
 
 
 @pytest.mark.parametrize("int_bias", [False, True])
