@@ -317,22 +317,22 @@ class _Annotator:
         return id(node.expr) in self.integer and anchors
 
     def _sole(self, node: TensorNode, user: Expr) -> bool:
-        made = id(node.expr) in self.integer
-        return made and id(node) not in self.outputs and all(u is user for u in node.users)
+        integer = id(node.expr) in self.integer
+        return integer and id(node) not in self.outputs and all(u is user for u in node.users)
 
     def _inside(self, node: TensorNode, reason: str) -> None:
         self.result.inside[node.name] = reason
 
     def _edges(self) -> list[TensorNode]:
         """Edges an integer expr reads or makes, in order; float results of last layers are left out."""
-        found: dict[int, TensorNode] = {}
+        edges: dict[int, TensorNode] = {}
         for expr in self.exprs:
             if id(expr) not in self.integer:
                 continue
             nodes = self._data(expr)
             for node in (*nodes, expr.output) if self._rounds(expr.output) else nodes:
-                found.setdefault(id(node), node)
-        return list(found.values())
+                edges.setdefault(id(node), node)
+        return list(edges.values())
 
     def _rounds(self, out: TensorNode) -> bool:
         if self._used(out) or (id(out) in self.outputs and self.target.quantize_outputs):

@@ -95,18 +95,18 @@ _NORMS = tuple((centred, _affine(inner), variance) for centred, inner, variance 
 
 def _norm(root: Apply) -> Group | None:
     for centred, pattern, variance in _NORMS:
-        found = match(pattern, root.output)
-        if found is None or (facts := _norm_facts(found, variance, centred)) is None:
+        m = match(pattern, root.output)
+        if m is None or (facts := _norm_facts(m, variance, centred)) is None:
             continue
-        inside = _between(root, {id(found[_X])})
+        inside = _between(root, {id(m[_X])})
         if inside is not None:
-            return Group(QuantRule("norm", "qnorm", facts.constants), root, (found[_X],), inside)
+            return Group(QuantRule("norm", "qnorm", facts.constants), root, (m[_X],), inside)
     return None
 
 
-def _norm_facts(found: Match, variance: Pattern, centred: bool) -> Norm | None:
-    x = found[_X]
-    means = [found.expr(variance), *([found.expr(_MEAN)] if centred else [])]
+def _norm_facts(m: Match, variance: Pattern, centred: bool) -> Norm | None:
+    x = m[_X]
+    means = [m.expr(variance), *([m.expr(_MEAN)] if centred else [])]
     axes = {
         tuple(sorted(a % x.spec.ndim for a in np.atleast_1d(e.attrs["axis"])))
         if e.attrs["axis"] is not None
@@ -116,19 +116,19 @@ def _norm_facts(found: Match, variance: Pattern, centred: bool) -> Norm | None:
     count = len(next(iter(axes)))
     if axes != {tuple(range(x.spec.ndim - count, x.spec.ndim))} or not all(e.attrs["keepdims"] for e in means):
         return None
-    eps = np.asarray(constant_value(found[_EPS]))
+    eps = np.asarray(constant_value(m[_EPS]))
     if eps.size != 1 or not float(eps.reshape(())) > 0:
         return None
     tail = x.shape[x.spec.ndim - count :]
-    gamma, beta = (_along_row(found, part, neutral, tail) for part, neutral in ((_GAMMA, 1.0), (_BETA, 0.0)))
+    gamma, beta = (_along_row(m, part, neutral, tail) for part, neutral in ((_GAMMA, 1.0), (_BETA, 0.0)))
     if gamma is None or beta is None:
         return None
     return Norm(count, float(eps.reshape(())), centred, gamma, beta)
 
 
-def _along_row(found: Match, part: Pattern, neutral: float, tail: tuple[int, ...]) -> np.ndarray | None:
+def _along_row(m: Match, part: Pattern, neutral: float, tail: tuple[int, ...]) -> np.ndarray | None:
     """A constant operand in the shape of a row; None if rows differ in it, or it is not finite."""
-    value = np.asarray(constant_value(found[part]) if part in found else neutral, np.float64)
+    value = np.asarray(constant_value(m[part]) if part in m else neutral, np.float64)
     if value.size and (value == value.flat[0]).all():
         value = value.reshape(-1)[0]
     elif value.shape[: -len(tail)] != (1,) * (value.ndim - len(tail)):
@@ -149,14 +149,14 @@ _SCALED = call("mul", _PRODUCT, _FACTOR) | _DIVIDED
 def _product(root: Apply) -> Group | None:
     if is_product(root):
         return Group(_product_rule(1.0), root, _computed(root), (), root.attrs)
-    found = match(_SCALED, root.output)
-    if found is None or len(found[_PRODUCT].users) != 1 or _is_output(found[_PRODUCT]):
+    m = match(_SCALED, root.output)
+    if m is None or len(m[_PRODUCT].users) != 1 or _is_output(m[_PRODUCT]):
         return None
-    factor = float(np.asarray(constant_value(found[_FACTOR])).reshape(()))
-    factor = 1 / factor if _DIVIDED in found and factor else factor
-    if not 0 < factor < np.inf or root.output.shape != found[_PRODUCT].shape:
+    factor = float(np.asarray(constant_value(m[_FACTOR])).reshape(()))
+    factor = 1 / factor if _DIVIDED in m and factor else factor
+    if not 0 < factor < np.inf or root.output.shape != m[_PRODUCT].shape:
         return None
-    inner = found.expr(_PRODUCT)
+    inner = m.expr(_PRODUCT)
     return Group(_product_rule(factor), root, _computed(inner), (inner,), inner.attrs)
 
 
@@ -336,12 +336,12 @@ def evaluate(group: Group, x: np.ndarray) -> np.ndarray:
 def groups_of(exprs: Iterable[Apply]) -> list[Group]:
     """The groups among ops, the longest first at every end; none shares an op with another."""
     taken: set[int] = set()
-    found = []
+    groups = []
     for expr in reversed(list(exprs)):
         if id(expr) in taken or len(expr.outputs) != 1 or not isinstance(expr.outputs[0], TensorNode):
             continue
         group = group_of(expr.output)
         if group is not None:
             taken.update(id(e) for e in (group.root, *group.inside))
-            found.append(group)
-    return found
+            groups.append(group)
+    return groups

@@ -104,9 +104,9 @@ def _integers(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
         return None
     value, clamp = strip_clamps(expr.inputs[0])
     site = Site(g, expr, expr.inputs[0], value, clamp, expr.attrs["dtype"], int_bias)
-    found = layer_with_residual(site.value)
+    match = layer_with_residual(site.value)
     try:
-        result = _from_op(site) if found is None else _emit_layer(site, found)
+        result = _from_op(site) if match is None else _emit_layer(site, match)
     except QuantizationError as exc:
         exc.add_note(f"while making integers of {site.name!r}")
         raise
@@ -194,7 +194,7 @@ def _from_op(site: Site) -> TensorNode | None:
 
 def _emit(site: Site, rule: QuantRule, operands: Sequence[TensorNode], attrs: Mapping[str, Any]) -> TensorNode | None:
     """The integer op of a rule; None where an operand is not stored as integers, or a clamp cannot be part of it."""
-    sources = [found for node in operands if (found := stored(node)) is not None]
+    sources = [source for node in operands if (source := stored(node)) is not None]
     if len(sources) < len(operands) or (site.clamp != (None, None) and not rule.clamps):
         return None
     dtype = site.dtype
@@ -243,8 +243,8 @@ def _float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
     out = expr.outputs[0]
     alone = len(out.users) == 1 and not any(n is out for n in g.outputs)
     for end in (out.users[0].outputs[0], out) if alone else (out,):  # with its bias, if it has one
-        if (found := layer(end)) is not None and found.expr is expr:
-            return end, _emit_layer(Site(g, end.expr, end, end, (None, None), None, int_bias), found)
+        if (match := layer(end)) is not None and match.expr is expr:
+            return end, _emit_layer(Site(g, end.expr, end, end, (None, None), None, int_bias), match)
     return None
 
 

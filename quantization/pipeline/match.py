@@ -51,7 +51,7 @@ def is_product(expr: Any) -> bool:
 def has_matrix(expr: Apply) -> bool:
     """True for a product whose second operand is a constant matrix: the weight of a linear layer."""
     weight = expr.inputs[1]
-    weight = weight if (found := stored(weight)) is None else found.node
+    weight = weight if (integers := stored(weight)) is None else integers.node
     return isinstance(weight.expr, Constant) and weight.spec.ndim == 2 and not expr.attrs.get("transpose_a")
 
 
@@ -59,8 +59,8 @@ def is_bias(expr: Any) -> bool:
     """True for the addition of a constant bias to a linear layer."""
     if not isinstance(expr, Apply) or not expr.record.rule.adds:
         return False
-    found = match(BIASED, expr.output)
-    return found is not None and has_matrix(found.expr(PRODUCT)) and found[BIAS].shape == found[PRODUCT].shape[-1:]
+    m = match(BIASED, expr.output)
+    return m is not None and has_matrix(m.expr(PRODUCT)) and m[BIAS].shape == m[PRODUCT].shape[-1:]
 
 
 def mean_over_picture(expr: Expr | None) -> bool:
@@ -92,9 +92,9 @@ _SUM = call("add", _LAYER, _INTEGERS).where(lambda node: node.expr.inputs[0].sha
 
 def layer_with_residual(node: TensorNode) -> LayerMatch | None:
     """A layer, or a layer whose result is summed with an integer tensor before rounding (R1)."""
-    found = match(_SUM, node)
-    branch = layer(node if found is None else found[_LAYER])
-    return branch if branch is None or found is None else replace(branch, residual=stored(found[_INTEGERS]))
+    m = match(_SUM, node)
+    branch = layer(node if m is None else m[_LAYER])
+    return branch if branch is None or m is None else replace(branch, residual=stored(m[_INTEGERS]))
 
 
 def strip_clamps(node: TensorNode) -> tuple[TensorNode, Clamp]:

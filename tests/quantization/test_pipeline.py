@@ -249,7 +249,8 @@ def test_bias_correction_takes_any_constant_that_is_added_to_a_product(shape):
     rng = np.random.default_rng(0)
     g = InternalGraph("positions")
     x = add_input(g, "x", TensorSpec((2, 5, 8), np.dtype(np.float32)))
-    product = g.apply("matmul", x, g.constant(rng.normal(size=(8, 6)).astype(np.float32)), name="layer")
+    weight = g.constant(rng.normal(size=(8, 6)).astype(np.float32))
+    product = g.apply("matmul", x, weight, attrs={"transpose_a": False, "transpose_b": False}, name="layer")
     set_outputs(g, [g.apply("add", product, g.constant(rng.normal(size=shape).astype(np.float32)), name="sum")])
     data = [rng.normal(size=(2, 5, 8)).astype(np.float32) for _ in range(4)]
     model = quantize_model(g, data)
