@@ -14,20 +14,17 @@ from megengine.core.sizes import is_open, named
 from megengine.core.spec import TensorSpec
 from megengine.module import Module
 from megengine.quantization.checks import require_float, require_float_modules
-from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.annotate import Annotation, annotate, require_layers
 from megengine.quantization.pipeline.calibrate import calibrate, observe
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import freeze, quantize_weight, source_of
 from megengine.quantization.pipeline.groups import group_of
-from megengine.quantization.pipeline.halves import in_float32
 from megengine.quantization.pipeline.integerize import with_integers
 from megengine.quantization.pipeline.layer_regions import layer_regions
 from megengine.quantization.pipeline.match import is_bias
 from megengine.quantization.pipeline.materialize import materialize
-from megengine.quantization.pipeline.remaining import require_layers
-from megengine.quantization.pipeline.rules import rule_of
 from megengine.quantization.pipeline.spec import Plain
 from megengine.quantization.pipeline.straight_through import Slope
 from megengine.quantization.pipeline.trained_norms import norms_of, with_norms
@@ -41,6 +38,7 @@ from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign
+from megengine.traced_module.passes.retyping import widen
 
 TRAINING = QuantConfig(activations=RangeMethod("ema"), bias_correction=False)
 """Moving averages of the ranges; weights train, so their error is not corrected."""
@@ -216,7 +214,7 @@ class QATGraph(Module):
         edges = {name: self.edges[name].dtype(value) for name, value in values.items()}
         weights = {name: self.weight_scales[name].dtype(value) for name, value in of_weights.items()}
         frozen = freeze(self._graph, self._annotation, edges, weights)
-        qdq = fold(materialize(self._graph, self._annotation, frozen))
+        qdq = fold(materialize(self._graph, frozen))
         integer_graph, integers = with_integers(qdq, int_bias=self.config.target.bias == "int32")
         weight_scales = {name: (value, Slope.of(self.method)) for name, value in of_weights.items()}
         return Network(
@@ -277,8 +275,8 @@ def _trainable(graph: InternalGraph, annotation: Annotation) -> Iterator[str]:
 
 
 def _is_parameter(expr: Apply, at: int) -> bool:
-    rule = rule_of(expr.op)
-    if rule is not None and (rule.weighted or rule.kind == "gather"):
+    rule = expr.record.rule
+    if rule.weighted or rule.kind == "gather":
         return at > 0 or rule.kind == "gather"
     if is_bias(expr):
         return True
@@ -333,7 +331,8 @@ def prepare_qat(
         graph = _lowered(module)
     _require_evaluation(graph)
     require_float(graph)
-    network = QATGraph(in_float32(graph), config, method)
+    widen(graph)
+    network = QATGraph(graph, config, method)
     return network if calibration is None else network.calibrate(calibration, progress=progress)
 
 

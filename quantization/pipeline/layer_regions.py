@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.match import is_bias, is_product
-from megengine.quantization.pipeline.rules import clamp_of, rule_of
 from megengine.traced_module.ir.expr import Apply, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -50,13 +49,13 @@ def _region(node: TensorNode, annotation: Annotation) -> LayerRegion | None:
         if expr.outputs[0].name in annotation.weights and not is_product(expr):
             bias = expr.inputs[2] if len(expr.inputs) > 2 else bias
             return LayerRegion(expr, bias, residual, tuple(reversed(ops)))
-        if clamp_of(expr.op, expr.attrs) is not None:
+        if expr.record.rule.clamp is not None:
             node = expr.inputs[0]
         elif is_bias(expr):
-            found = match(BIASED, expr.output)
-            assert found is not None, expr
-            node, bias = found[PRODUCT], found[BIAS]
-        elif (rule := rule_of(expr.op)) is not None and rule.adds and residual is None:
+            m = match(BIASED, expr.output)
+            assert m is not None, expr
+            node, bias = m[PRODUCT], m[BIAS]
+        elif expr.record.rule.adds and residual is None:
             inside = [n for n in expr.inputs if n.name in annotation.inside]
             if len(inside) != 1:
                 return None
