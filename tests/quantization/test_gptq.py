@@ -11,7 +11,7 @@ from quant_nets import Builder, gated_net, residual_net, transposed_net
 from megengine import plan
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.quantization import QuantConfig, RangeMethod, quantize_model, requantize
-from megengine.quantization.pipeline import equalize, gptq, moments, quantize
+from megengine.quantization.pipeline import equalize, gptq, moments, refine
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.equalize import equalized
 from megengine.traced_module import interpret
@@ -257,9 +257,9 @@ def test_fitted_scales_leave_less_error_in_every_row():
 def test_products_are_those_of_the_network_with_float_weights(monkeypatch):
     b, g = residual_net()
     seen = []
-    real = quantize.observe_products
+    real = refine.observe_products
     monkeypatch.setattr(
-        quantize, "observe_products", lambda layers, qdq, *a, **k: seen.append(qdq) or real(layers, qdq, *a, **k)
+        refine, "observe_products", lambda layers, qdq, *a, **k: seen.append(qdq) or real(layers, qdq, *a, **k)
     )
     quantize_model(g, b.data(3), QuantConfig(rounding="gptq", precision="w4a8"))
     (graph,) = seen
