@@ -9,7 +9,10 @@ if __name__ != "megengine.quantization":
 import types
 
 from megengine.quantization.checks.analysis import Analysis, EdgeReport, analyze
+from megengine.quantization.checks.audit import Risk, audit
+from megengine.quantization.checks.findings import Finding, diagnose
 from megengine.quantization.checks.likeness import Likeness, likeness
+from megengine.quantization.checks.sensitivity import Sensitivity, sensitivity
 from megengine.quantization.checks.verify import VerifyResult, verify
 from megengine.quantization.fake_quant import LSQ, TQT, FakeQuantize
 from megengine.quantization.modules import file_objects
@@ -22,6 +25,7 @@ from megengine.quantization.observer import (
     SyncExponentialMovingAverageObserver,
     SyncMinMaxObserver,
 )
+from megengine.quantization.pipeline.advice import Advice, advise
 from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.collect import collect
 from megengine.quantization.pipeline.config import EFFORTS, QuantConfig

@@ -10,11 +10,18 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.notebook import html_table
 from megengine.core.text import counted
-from megengine.quantization.ranges import Progress, as_batches, as_tensors
+from megengine.quantization.ranges import Histogram, Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
+
+
+def ratio_db(signal: float, noise: float) -> float:
+    """A ratio of powers in decibel; infinity without noise."""
+    if not noise:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
 @dataclass(slots=True)
@@ -42,9 +49,7 @@ class Agreement:
     @property
     def sqnr_db(self) -> float:
         """Signal to quantization noise ratio in decibel; infinity when equal."""
-        if not self.noise:
-            return math.inf
-        return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
+        return ratio_db(self.signal, self.noise)
 
     @property
     def cosine(self) -> float:
@@ -53,6 +58,7 @@ class Agreement:
         return self.product / scale if scale else 1.0
 
 
+BARS = 64  # of a histogram in a report
 SOURCES = {"steps": "its own steps", "cut": "values beyond its range", "earlier": "weights and edges before"}
 
 
@@ -72,6 +78,7 @@ class EdgeReport:
         largest_error: largest difference from the float network.
         observed: smallest and largest float value.
         representable: ends of the integers' range.
+        histogram: counts of the "float" and of the "integer" values in bars of equal width from "low" to "high".
     """
 
     name: str
@@ -88,6 +95,7 @@ class EdgeReport:
     largest_error: float
     observed: tuple[float, float]
     representable: tuple[float, float]
+    histogram: dict[str, Any] = field(default_factory=dict)
 
     @property
     def noise_from(self) -> str:
@@ -98,12 +106,17 @@ class EdgeReport:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Result of `analyze`: every edge in execution order, and the outputs of the network."""
+    """Result of `analyze`: every edge in execution order, and the outputs of the network.
+
+    `output_agreement` is the share of samples whose first output has its largest value at the same place; None for
+    outputs that are no rows of numbers.
+    """
 
     edges: tuple[EdgeReport, ...]
     output_sqnr_db: float
     output_cosine: float
     batches: int
+    output_agreement: float | None = None
 
     def worst(self, count: int = 10) -> tuple[EdgeReport, ...]:
         """Edges with the lowest SQNR first."""
@@ -126,14 +139,15 @@ class Analysis:
         report = asdict(self)
         for described, edge in zip(report["edges"], self.edges, strict=True):
             described["noise_from"] = edge.noise_from
-        return _finite(report)
+        return finite(report)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Plain values without infinities and NaN, which become None."""
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -151,6 +165,7 @@ class _Edge:
     low: float = math.inf
     high: float = -math.inf
     arriving: np.ndarray | None = None
+    seen: tuple[Histogram, Histogram] = field(default_factory=lambda: (Histogram(), Histogram()))
 
     def update(self, exact: np.ndarray, rounded: np.ndarray) -> None:
         """Take the float network's value and what the integers stand for."""
@@ -166,6 +181,21 @@ class _Edge:
         self.rounding.update(x, rounded)
         self.agreement.update(exact, rounded)
         self.low, self.high = min(self.low, float(exact.min())), max(self.high, float(exact.max()))
+        for histogram, values in zip(self.seen, (exact, rounded), strict=True):
+            histogram.update(np.ascontiguousarray(values))
+
+    def bars(self) -> dict[str, Any]:
+        """Both histograms in the same bars, over what was seen and what the integers hold."""
+        ends = [(end - self.dtype.zero_point) * self.dtype.only_scale for end in (self.dtype.qmin, self.dtype.qmax)]
+        low, high = min(self.low, ends[0]), max(self.high, ends[1])
+        if not low < high < math.inf:
+            return {}
+        places = np.linspace(low, high, BARS + 1)
+        kinds = {
+            kind: np.histogram(one.centers, places, weights=one.counts)[0].astype(int).tolist()
+            for kind, one in zip(("float", "integer"), self.seen, strict=True)
+        }
+        return {"low": low, "high": high, **kinds}
 
 
 def analyze(
@@ -177,7 +207,7 @@ def analyze(
     is called with ("analyze", batches done, None).
     """
     edges = {e.meta["edge"]: _Edge(e.attrs["dtype"]) for e in qdq_graph.exprs() if _is_rounding(e)}
-    result, done = Agreement(), 0
+    result, done, same = Agreement(), 0, []
     for arrays in as_batches(batches, float_graph):
         exact: dict[str, np.ndarray] = {}
 
@@ -199,11 +229,19 @@ def analyze(
         for a, b in zip(wanted, got, strict=True):
             if a.shape == b.shape:
                 result.update(a.numpy(), b.numpy())
+        same += same_places(wanted[0].numpy(), got[0].numpy())
         done += 1
         if progress is not None:
             progress("analyze", done, None)
     reports = tuple(_report(e, edges[e.meta["edge"]]) for e in qdq_graph.exprs() if _is_rounding(e))
-    return Analysis(reports, result.sqnr_db, result.cosine, done)
+    return Analysis(reports, result.sqnr_db, result.cosine, done, float(np.mean(same)) if same else None)
+
+
+def same_places(exact: np.ndarray, other: np.ndarray) -> list[bool]:
+    """For each row of two matrices, whether their largest values stand at the same place; none for other shapes."""
+    if exact.ndim != 2 or exact.shape != other.shape or exact.shape[1] < 2:
+        return []
+    return (exact.argmax(1) == other.argmax(1)).tolist()
 
 
 def _is_rounding(expr: Any) -> bool:
@@ -228,4 +266,5 @@ def _report(expr: Any, edge: _Edge) -> EdgeReport:
         largest_error=edge.agreement.largest,
         observed=(edge.low, edge.high),
         representable=((dtype.qmin - dtype.zero_point) * scale, (dtype.qmax - dtype.zero_point) * scale),
+        histogram=edge.bars(),
     )

@@ -1,0 +1,113 @@
+"""Advice that was measured: what other settings gain on given inputs, and what they cost in time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from megengine import plan
+from megengine.core.errors import QuantizationError
+from megengine.quantization.checks import Noise, finite
+from megengine.quantization.pipeline.config import EFFORTS, QuantConfig
+from megengine.quantization.pipeline.quantize import QuantizedModel, requantize
+from megengine.quantization.ranges import Progress, as_batches
+
+ROUNDS = 10  # of timing
+LEAST = 0.1  # dB that make a setting worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One change of settings: what to do, the SQNR of the outputs with it and its gain in dB, and its share of time."""
+
+    text: str
+    config: QuantConfig
+    sqnr_db: float
+    gain: float
+    time: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without the settings."""
+        return finite({key: value for key, value in asdict(replace(self)).items() if key != "config"})
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.gain:+.1f} dB, {100 * self.time:+.0f} % time"
+
+
+def advise(
+    model: QuantizedModel,
+    layers: Sequence[str],
+    batches: Iterable[Any],
+    calibration: Iterable[Any] | None = None,
+    *,
+    progress: Progress | None = None,
+) -> tuple[Advice, ...]:
+    """Quantize again with changed settings and measure compiled plans against the float network; what gains most first.
+
+    Tried are each of `layers` (names, such as the most sensitive ones) in float, all of them in float, and ranges of
+    least squared error. Changes that gain less than 0.1 dB are left out.
+
+    Args:
+        batches: inputs that did not calibrate.
+        calibration: the data of the calibration, where a setting reads it again.
+    """
+    inputs = list(as_batches(batches, model.float_graph))
+    exact = [plan.compile(model.float_graph, threads=1)(*x) for x in inputs]
+    here = plan.compile(model.integer_graph, threads=1)
+    base = _sqnr(here, inputs, exact)
+    found = []
+    proposals = _proposals(model.config, layers)
+    for number, (text, config) in enumerate(proposals, 1):
+        other = _compiled(model, config, calibration)
+        ratio = base if other is None else _sqnr(other, inputs, exact)
+        if ratio - base >= LEAST:
+            found.append(Advice(text, config, ratio, ratio - base, _slower(here, other, inputs[0])))
+        if progress is not None:
+            progress("advice", number, len(proposals))
+    return tuple(sorted(found, key=lambda one: -one.gain))
+
+
+def _compiled(model: QuantizedModel, config: QuantConfig, calibration: Iterable[Any] | None) -> Any:
+    """A plan of the network with other settings; None where they leave nothing to quantize."""
+    if calibration is None:
+        config = config.changed(rounding="nearest", bias_correction=False, equalize=False)
+    try:
+        return plan.compile(requantize(model, config, calibration).integer_graph, threads=1)
+    except QuantizationError:
+        return None
+
+
+def _proposals(config: QuantConfig, layers: Sequence[str]) -> list[tuple[str, QuantConfig]]:
+    """What to try, in words and as settings."""
+    kept = [(f"keep {name} in float", config.changed(exclude=(*config.exclude, name))) for name in layers]
+    if len(layers) > 1:
+        every = config.changed(exclude=(*config.exclude, *layers))
+        kept.append((f"keep all of {', '.join(layers)} in float", every))
+    careful = EFFORTS["balanced"]["activations"]
+    if config.activations != careful:
+        kept.append((f"--activations {careful.name}", config.changed(activations=careful)))
+    return kept
+
+
+def _sqnr(one: Any, inputs: Sequence[Any], exact: Sequence[Sequence[np.ndarray]]) -> float:
+    noise = Noise()
+    for arrays, wanted in zip(inputs, exact, strict=True):
+        noise.add(wanted, one(*arrays))
+    return noise.sqnr_db
+
+
+def _slower(one: Any, other: Any, inputs: Sequence[np.ndarray]) -> float:
+    """By what share of time the other plan is slower: medians of CPU time, in turns."""
+    times: tuple[list[int], list[int]] = ([], [])
+    for _ in range(ROUNDS + 2):
+        for run, spent in zip((one, other), times, strict=True):
+            start = time.process_time_ns()
+            run(*inputs)
+            spent.append(time.process_time_ns() - start)
+    first, second = (statistics.median(spent[2:]) for spent in times)
+    return second / first - 1 if first else 0.0

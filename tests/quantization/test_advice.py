@@ -1,0 +1,43 @@
+"""Advice is what was measured: settings that gain, with their gain; others are left out."""
+
+import numpy as np
+import pytest
+from quant_nets import Builder, residual_net
+
+from megengine.quantization import QuantConfig, RangeMethod, advise, quantize_model, requantize
+from megengine.quantization.checks import Noise
+
+
+def coarse_net():
+    """A layer with one channel a hundred times the others, which hurts per tensor."""
+    b = Builder()
+    w = b.rng.normal(size=(6, 3, 3, 3)).astype(np.float32)
+    w[0] *= 100
+    attrs = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+    y = b.op("conv2d", b.x, b.g.constant(w), label="coarse", **attrs)
+    return b, b.done(b.conv(b.op("relu6", y, label="coarse_act"), 4, label="last"))
+
+
+def test_the_layer_to_keep_in_float_comes_first_with_the_gain_that_it_has():
+    b, graph = coarse_net()
+    model = quantize_model(graph, b.data(), QuantConfig(weights="per_tensor"))
+    data, seen = b.data(3, seed=7), []
+    found = advise(model, ["last", "coarse"], data, b.data(), progress=lambda *step: seen.append(step))
+    assert "coarse" in found[0].text and [one.gain for one in found] == sorted((x.gain for x in found), reverse=True)
+    one = next(x for x in found if x.text == "keep coarse in float")
+    again = requantize(model, one.config, b.data())
+    noise = Noise()
+    for x in data:
+        noise.add([y.numpy() for y in model.float_graph.interpret(x)], [again(x).numpy()])
+    assert one.sqnr_db == pytest.approx(noise.sqnr_db, abs=0.2) and one.gain > 3
+    assert str(one).startswith("keep coarse in float: +") and str(one).endswith("% time")
+    assert set(one.to_json()) == {"text", "sqnr_db", "gain", "time"} and seen[-1] == ("advice", 4, 4)
+
+
+def test_what_gains_nothing_is_left_out():
+    b, graph = residual_net()
+    model = quantize_model(graph, b.data(), QuantConfig(activations=RangeMethod("percentile", percentile=80)))
+    found = advise(model, [], b.data(3, seed=7))
+    assert [one.text for one in found] == ["--activations mse"] and found[0].gain > 1
+    careful = quantize_model(graph, b.data(), QuantConfig(activations=RangeMethod("mse")))
+    assert advise(careful, [], b.data(3, seed=7)) == ()
