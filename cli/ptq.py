@@ -22,7 +22,16 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError, listed
 from megengine.core.text import counted
 from megengine.dispatch import get_op
-from megengine.quantization import EFFORTS, PRECISIONS, QuantConfig, RangeMethod, TensorStatistics, preview
+from megengine.quantization import (
+    EFFORTS,
+    PRECISIONS,
+    QuantConfig,
+    QuantizedModel,
+    RangeMethod,
+    TensorStatistics,
+    audit,
+    preview,
+)
 from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.config import CHOICES
 from megengine.quantization.pipeline.profiles import PROFILES
@@ -186,8 +195,8 @@ def ptq(
                 "--output and --onnx both name a .onnx file; give --output a .mgt file, or leave out --onnx"
             )
         wanted |= {"model": None, "onnx": output}
-    inputs = [options["model"], options["data"], *images.recipe_files(options["preprocess"])]
-    check_outputs([("--output", output), ("--onnx", onnx_path), ("--report", report_path)], inputs, overwrite=overwrite)
+    outputs = [("--output", output), ("--onnx", onnx_path), ("--report", report_path)]
+    check_outputs(outputs, inputs_of(**options), overwrite=overwrite)
     with ExitStack() as stack:
         files = {name: stack.enter_context(output_file(path)) for name, path in wanted.items() if path}
         result = _quantize(files, out, **options)
@@ -244,10 +253,29 @@ def check_data(graph: InternalGraph, stats: Mapping[str, TensorStatistics], data
             )
 
 
-def _quantize(files: dict[str, Path], out: Output, *, model: str, data: str, preprocess: str | None, shapes: tuple,
-              samples: int | None, held_out: int, statistics: str | None, workers: int,
-              **choices: Any) -> dict[str, Any]:  # fmt: skip
-    """Write `files`, temporary paths by their content; returns the result for --json."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A float network that is to be quantized: its graph of ops and its digest, its data, the settings; how it is
+    calibrated is `known` (a file of statistics, workers).
+    """
+
+    name: str
+    source: TracedModule
+    digest: str
+    data: Data
+    samples: Samples
+    config: QuantConfig
+    known: dict[str, Any]
+
+
+def inputs_of(*, model: str, data: str, preprocess: str | None, **_: Any) -> list[str]:
+    """The words of the command line that name what is read."""
+    return [model, data, *images.recipe_files(preprocess)]
+
+
+def prepared(out: Output, *, model: str, data: str, preprocess: str | None, shapes: tuple, samples: int | None,
+             held_out: int, statistics: str | None, workers: int, **choices: Any) -> Job:  # fmt: skip
+    """Read the model and open the data; refuse what cannot be quantized."""
     config = config_of(**choices)
     calls = load_calls(model, shapes)
     require_float_modules(calls)
@@ -257,33 +285,47 @@ def _quantize(files: dict[str, Path], out: Output, *, model: str, data: str, pre
     source_data = data_of(data, preprocess, samples, source, out)
     if source_data.how is not None:
         source.graph.metadata.update(images.to_metadata(source_data.how))
-    digest, chosen = records.digest_of(source.graph), Samples(source_data.reader, held_out)
+    digest = records.digest_of(source.graph)
     known = {"path": statistics, "workers": workers}
-    result = quantizing.quantize_with_progress(source, chosen, config, out, "quantize", **known)
-    check_data(result.float_graph, result.stats, data)
-    record = records.record_of(digests={"model": digest, "data": chosen.digest}, counts=chosen.counts)
+    return Job(model, source, digest, source_data, Samples(source_data.reader, held_out), config, known)
+
+
+def quantized(job: Job, out: Output) -> QuantizedModel:
+    """The network in integers, with the record of its making."""
+    result = quantizing.quantize_with_progress(job.source, job.samples, job.config, out, "quantize", **job.known)
+    check_data(result.float_graph, result.stats, job.data.reader.name)
+    digests = {"model": job.digest, "data": job.samples.digest}
+    stored = records.to_metadata(records.record_of(digests=digests, counts=job.samples.counts))
     for graph in (result.qdq_graph, result.integer_graph):
-        graph.metadata.update(records.to_metadata(record))
+        graph.metadata.update(stored)
+    return result
+
+
+def _quantize(files: dict[str, Path], out: Output, **options: Any) -> dict[str, Any]:
+    """Write `files`, temporary paths by their content; returns the result for --json."""
+    job = prepared(out, **options)
+    result = quantized(job, out)
     if "model" in files:
         native.save(TracedModule.from_graph(result.integer_graph), files["model"])
     if "onnx" in files:
         onnx.export_qdq(result, files["onnx"])
-    analysis = result.analyze(chosen.held_out())
+    held = job.samples.held_out()
+    found = quantizing.Found(result.analyze(held), risks=audit(result.float_graph, result.stats))
     small = quantizing.sizes(result)
     if "report" in files:
-        _write_report(files["report"], model, result, analysis, config, source_data, small)
-    for warning in chosen.warnings():
+        write_report(files["report"], job, result, found)
+    for warning in job.samples.warnings():
         out.say(f"warning: {warning}", "yellow")
-    _show(out, result, analysis, small, chosen)
+    _show(out, result, found.edges, small, job.samples)
     return {
-        "model": model,
-        "preprocess": source_data.describe(),
-        "record": record,
-        "scored_on": chosen.scored_on(),
-        "warnings": chosen.warnings(),
+        "model": job.name,
+        "preprocess": job.data.describe(),
+        "record": records.from_metadata(result.integer_graph.metadata, job.name),
+        "scored_on": job.samples.scored_on(),
+        "warnings": job.samples.warnings(),
         "float_bytes": small[0],
         "int8_bytes": small[1],
-        **analysis.to_json(),
+        **found.to_json(),
         "floating": quantizing.floating_of(result),
     }
 
@@ -305,15 +347,16 @@ def _show(out: Output, result: Any, analysis: Any, small: tuple[int, int], sampl
     )
 
 
-def _write_report(
-    path: Path, name: str, result: Any, analysis: Any, config: Any, data: Data, small: tuple[int, int]
-) -> None:
+def write_report(path: Path, job: Job, result: QuantizedModel, found: quantizing.Found) -> None:
+    """The page of a quantized network."""
+    small, analysis = quantizing.sizes(result), found.edges
     facts = {
         "output SQNR": f"{report.decibel(analysis.output_sqnr_db)} dB",
         "output cosine": f"{analysis.output_cosine:.5f}",
         "weights": f"{small[0] / 1e6:.2f} → {small[1] / 1e6:.2f} MB",
     }
-    section = quantizing.section(Path(name).name, result, analysis, facts=facts)
-    more = {"pictures": str(data)} if data.how is not None else {}
-    recipe = quantizing.recipe_of(config, data.reader.name, more)
-    path.write_text(report.render(f"{Path(name).name} in int8", [section], recipe=recipe), encoding="utf-8")
+    name = Path(job.name).name
+    section = quantizing.section(name, result, analysis, facts=facts)
+    more = {"pictures": str(job.data)} if job.data.how is not None else {}
+    recipe = quantizing.recipe_of(job.config, job.data.reader.name, more)
+    path.write_text(report.render(f"{name} in int8", [section], recipe=recipe), encoding="utf-8")

@@ -1,0 +1,91 @@
+"""Labels of samples: a file of classes, or the folders in which pictures lie."""
+
+from pathlib import Path
+
+import numpy as np
+
+from megengine.cli.images import images_in
+from megengine.cli.readers import Reader, kind_of
+from megengine.core.errors import FileFormatError, OptionError
+from megengine.core.text import counted
+
+FOLDERS = "folders"
+Labels = list[tuple[int, ...]]
+
+
+def labels_of(source: str | None, data: str, reader: Reader) -> Labels:
+    """The classes that are right for each sample; none without a source.
+
+    Raises:
+        OptionError: no such file, a kind that is not known, or labels that do not fit the data.
+        FileFormatError: a file that holds no classes; the line is named.
+    """
+    if source is None:
+        return []
+    if source == FOLDERS:
+        return _of_folders(data)
+    path = Path(source)
+    if not path.is_file():
+        raise OptionError(f"--labels {source!r}: no such file; expected .npy, .txt, .csv, or the word {FOLDERS}")
+    if path.suffix == ".npy":
+        return _of_array(path)
+    if path.suffix not in (".txt", ".csv"):
+        raise OptionError(f"--labels {source!r}: expected .npy, .txt, .csv, or the word {FOLDERS}")
+    return _of_lines(path, data, reader)
+
+
+def _of_folders(data: str) -> Labels:
+    if kind_of(data) != "pictures" or not Path(data).is_dir():
+        raise OptionError(f"--labels {FOLDERS}: data {data!r} is no folder of pictures")
+    root = Path(data)
+    parts = [path.relative_to(root).parts for path in images_in(root)]
+    flat = [image.name for image, one in zip(images_in(root), parts, strict=True) if len(one) < 2]
+    if flat:
+        raise OptionError(f"--labels {FOLDERS}: {flat[0]!r} lies in {data!r} itself; expected a folder for each class")
+    classes = sorted({one[0] for one in parts})
+    return [(classes.index(one[0]),) for one in parts]
+
+
+def _of_array(path: Path) -> Labels:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except Exception as error:  # NumPy parses the header with Python's tokenizer: many types
+        raise FileFormatError(f"--labels {path}: not a readable .npy array ({str(error)[:200]})") from error
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise FileFormatError(
+            f"--labels {path}: {array.dtype} {array.shape}; expected one whole number for each sample"
+        )
+    return [(int(one),) for one in array]
+
+
+def _of_lines(path: Path, data: str, reader: Reader) -> Labels:
+    """Classes line by line, or by the paths of pictures, in the order of the reader."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeError) as error:
+        raise FileFormatError(f"--labels {path}: cannot be read ({error})") from error
+    pairs = [line.rpartition(",") for line in lines]
+    if pairs and pairs[0][0] and not _is_classes(pairs[0][2]):
+        pairs = pairs[1:]  # a heading
+    for number, (_, _, words) in enumerate(pairs, 1):
+        if not _is_classes(words):
+            raise FileFormatError(f"--labels {path}: line {number}: {words[:60]!r} is no class; expected whole numbers")
+    classes = [tuple(map(int, words.split())) for _, _, words in pairs]
+    if not any(name for name, _, _ in pairs):
+        return classes
+    if kind_of(data) != "pictures" or not Path(data).is_dir():
+        raise OptionError(f"--labels {path}: names pictures, and data {data!r} is no folder of them")
+    root = Path(data)
+    known = {name.strip(): one for (name, _, _), one in zip(pairs, classes, strict=True)}
+    pictures = [image.relative_to(root).as_posix() for image in images_in(root)]
+    missing = [name for name in pictures if name not in known]
+    if missing:
+        raise OptionError(
+            f"--labels {path}: no line for {counted(len(missing), 'picture')} of {reader.name!r}; first: {missing[0]!r}"
+        )
+    return [known[name] for name in pictures]
+
+
+def _is_classes(words: str) -> bool:
+    parts = words.split()
+    return bool(parts) and all(part.isdecimal() for part in parts)

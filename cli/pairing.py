@@ -1,0 +1,58 @@
+"""`mge-quantize compare`."""
+
+from typing import Any
+
+import click
+
+from megengine.cli.app import common, examples
+from megengine.cli.models import load_model, shape_option
+from megengine.cli.output import Output
+from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
+from megengine.core.text import counted
+from megengine.quantization.checks import compare_values
+
+ROWS = 12
+
+
+@click.command(epilog=examples("compare net.onnx q.mgt --data x.npy", "compare net.onnx q.onnx --data x.npy --json"))
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@data_option(required=True)
+@preprocess_option
+@samples_option
+@shape_option
+@common
+def compare(
+    first: str,
+    second: str,
+    data: str,
+    preprocess: str | None,
+    samples: int | None,
+    shapes: tuple,
+    out: Output,
+) -> None:
+    """Run the models A and B on the same data and tell, value by value, where B leaves A.
+
+    Float, integer and QDQ models, by the names of their values; `diff` compares their structure.
+    """
+    models = [load_model(source, shapes) for source in (first, second)]
+    source = data_of(data, preprocess, samples or 8, models[0], out)
+    with out.progress("compare", source.reader.count) as bar:
+        found = compare_values(models[0].graph, models[1].graph, source.reader, progress=bar.show)
+    lowest = sorted(found.values, key=lambda one: one.sqnr_db)[:ROWS]
+    rows = [(x.name, x.other, x.op, x.sqnr_db, x.cosine, x.largest_error) for x in lowest]
+    out.table("Least alike", (f"value of {first}", f"of {second}", "op", "SQNR dB", "cosine", "largest error"), rows)
+    line = headline(found)
+    out.say(line)
+    out.result({"models": [first, second], "data": data, **found.to_json()})
+
+
+def headline(found: Any) -> str:
+    """The result in a sentence."""
+    same = "" if found.output_agreement is None else f", the same first class for {100 * found.output_agreement:.4g} %"
+    fall = "" if found.steepest is None else f"; the ratio falls most at {found.steepest.name}"
+    ratio = "equal in every value" if found.output_sqnr_db == float("inf") else f"SQNR {found.output_sqnr_db:.1f} dB"
+    return (
+        f"results: {ratio}, cosine {found.output_cosine:.5f}{same}, on {counted(found.batches, 'sample')}{fall}; "
+        f"{counted(len(found.values), 'value')} compared, {found.missing} without a partner"
+    )

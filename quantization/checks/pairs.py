@@ -1,0 +1,131 @@
+"""Two networks value by value: where the second one leaves the first, whatever each of them computes in."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType, is_float
+from megengine.core.errors import ShapeError
+from megengine.dispatch import apply
+from megengine.quantization.checks.analysis import Agreement, finite, same_places
+from megengine.quantization.ranges import Progress, as_batches, as_tensors
+from megengine.tensor import Tensor
+from megengine.traced_module import interpret
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.graph import InternalGraph
+
+_ALSO = ("", "_dq", "_int", "_rq")  # what stands for a value in a quantized network
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePair:
+    """One value of both networks: its node in the first, its name in the second, and how like they are."""
+
+    name: str
+    other: str
+    op: str
+    module: str
+    sqnr_db: float
+    cosine: float
+    largest_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Result of `compare_values`.
+
+    Args:
+        values: values of the first network that the second has too, in order of execution.
+        missing: how many computed values of the first it does not have.
+        output_sqnr_db, output_cosine, output_agreement: of the results; the agreement is the share of samples whose
+            largest value stands at the same place, None for results that are no rows.
+        batches: inputs that were run.
+    """
+
+    values: tuple[ValuePair, ...]
+    missing: int
+    output_sqnr_db: float
+    output_cosine: float
+    output_agreement: float | None
+    batches: int
+
+    @property
+    def steepest(self) -> ValuePair | None:
+        """The value behind the largest fall of the ratio from one value to the next, seen from 60 dB."""
+        worst, before, found = 0.0, 60.0, None
+        for one in self.values:
+            here = min(one.sqnr_db, 60.0)
+            if before - here > worst:
+                worst, found = before - here, one
+            before = here
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists and numbers; infinities become None."""
+        return finite({**asdict(self), "steepest": None if self.steepest is None else self.steepest.name})
+
+
+def compare_values(
+    first: InternalGraph, second: InternalGraph, batches: Iterable[Any], *, progress: Progress | None = None
+) -> Comparison:
+    """Run two networks of ops on the same inputs and compare values of the same names; integers count as real numbers.
+
+    Raises:
+        ShapeError: the networks take or give other shapes.
+    """
+    pairs = _pairs(first, second)
+    sums = {name: Agreement() for name in pairs}
+    back = {other: name for name, other in pairs.items()}
+    outputs, same, done = Agreement(), [], 0
+    for arrays in as_batches(batches, first):
+        values: dict[str, np.ndarray] = {}
+
+        def keep(node: Any, value: Tensor, values: dict = values) -> None:
+            if node.name in sums:
+                values[node.name] = _real(value)
+
+        def look(node: Any, value: Tensor, values: dict = values) -> None:
+            if node.name in back and values[back[node.name]].shape == value.shape:
+                sums[back[node.name]].update(values.pop(back[node.name]), _real(value))
+
+        wanted = [_real(y) for y in interpret(first, as_tensors(arrays, first), on_value=keep)]
+        got = [_real(y) for y in interpret(second, as_tensors(arrays, second), on_value=look)]
+        for a, b in zip(wanted, got, strict=False):
+            if a.shape != b.shape:
+                raise ShapeError(f"compare: results of shapes {a.shape} and {b.shape}; expected the same")
+            outputs.update(a, b)
+        same += same_places(wanted[0], got[0])
+        done += 1
+        if progress is not None:
+            progress("compare", done, None)
+    computed = [e for e in first.exprs() if isinstance(e, Apply) and is_float(e.outputs[0].spec.dtype)]
+    reports = [_report(first, name, pairs[name], one) for name, one in sums.items() if one.count]
+    agreement = float(np.mean(same)) if same else None
+    missing = len(computed) - len(reports)
+    return Comparison(tuple(reports), max(missing, 0), outputs.sqnr_db, outputs.cosine, agreement, done)
+
+
+def _real(value: Tensor) -> np.ndarray:
+    return (apply("dequantize", value) if isinstance(value.dtype, QuantizedDType) else value).numpy()
+
+
+def _pairs(first: InternalGraph, second: InternalGraph) -> dict[str, str]:
+    """Names of computed float or integer values in the first network, each with its name in the second."""
+    found = {}
+    for expr in first.exprs():
+        for node in expr.outputs if isinstance(expr, Apply) else ():
+            real = isinstance(node.spec.dtype, QuantizedDType) or is_float(node.spec.dtype)
+            base = node.name.removesuffix("_int")
+            names = [base + more for more in _ALSO if base + more in second.names]
+            computed = [n for n in names if not isinstance(second.node(n).expr, Constant)]
+            if real and computed:
+                found[node.name] = computed[-1]
+    return found
+
+
+def _report(graph: InternalGraph, name: str, other: str, one: Agreement) -> ValuePair:
+    expr = graph.node(name).expr
+    op, module = getattr(expr, "op", ""), str(expr.meta.get("module", "") or "")
+    return ValuePair(name, other, op, module, one.sqnr_db, one.cosine, one.largest)

@@ -1,0 +1,156 @@
+"""Analysis, scores by labels and comparison, as users meet them: tables, JSON, refusals."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from megengine.cli.app import group
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    """Arrays, labels in every form, pictures in folders of classes, a float and a quantized network."""
+    made = tmp_path_factory.mktemp("analysis")
+    rng = np.random.default_rng(0)
+    np.save(made / "x.npy", rng.standard_normal((12, 3, 16, 16)).astype(np.float32))
+    (made / "net.onnx").write_bytes(model.read_bytes())
+    for name in ("cat/1.png", "cat/2.png", "dog/3.png"):
+        (made / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (20, 24, 3), np.uint8)).save(made / "photos" / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        call("ptq", "net.onnx", "--data", "x.npy", "-o", "q.mgt", "--onnx", "q.onnx")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+
+def call(*words, code=0):
+    done = CliRunner().invoke(group, [str(word) for word in words])
+    assert done.exit_code == code, (words, done.output, done.exception)
+    return done.stderr if code else done.stdout
+
+
+def found(*words):
+    return json.loads(call(*words, "--json"))
+
+
+def test_analysis_tells_layers_parts_and_advice_and_writes_no_model(folder):
+    before = sorted(folder.iterdir())
+    said = call("analyze", "net.onnx", "--data", "x.npy")
+    for text in ("Lowest signal to noise", "Layers that gain most in float", "rounded alone: weights", "outputs: SQNR"):
+        assert text in said
+    assert "on 1 sample held out of calibration (number 10)" in said and sorted(folder.iterdir()) == before
+    one = found("analyze", "net.onnx", "--data", "x.npy", "--weights", "per_tensor", "--exclude", "op:matmul")
+    assert one["sensitivity"]["layers"][0]["name"] == "x" and one["faults"] == []
+    assert set(one["edges"][0]["histogram"]) == {"low", "high", "float", "integer"}
+    assert sum(one["edges"][0]["histogram"]["float"]) == sum(one["edges"][0]["histogram"]["integer"]) == 3 * 16 * 16
+
+
+def test_analysis_takes_every_setting_of_ptq():
+    import click
+
+    names = {
+        name: {p.name for p in group.get_command(click.Context(group), name).params} for name in ("ptq", "analyze")
+    }
+    assert names["ptq"] - names["analyze"] == {"output", "onnx_path", "plan_only"} and names["analyze"] <= names["ptq"]
+    assert "Missing option '--data'" in call("analyze", "net.onnx", code=2)
+
+
+def test_dangers_are_told_by_ptq_too(little):
+    import onnx
+
+    w = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    w[2] = 0
+    onnx.save(little(weight=w), "dead.onnx")
+    one = found("ptq", "dead.onnx", "--data", "x.npy", "-o", "dead.mgt")
+    assert any(risk["kind"] == "dead channels" and "1 of 4 output channels" in risk["text"] for risk in one["risks"])
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def test_models_are_scored_by_labels_in_every_form():
+    first = found("evaluate", "net.onnx", "q.mgt", "q.onnx", "--data", "x.npy")["models"]
+    assert [one["model"] for one in first] == ["net.onnx", "q.mgt", "q.onnx"]
+    assert first[0]["agreement"] == 1 and first[0]["sqnr"] is None and first[0]["top1"] is None
+    assert first[1]["sqnr"] > 20 and first[1]["bytes"] < first[0]["bytes"]
+    np.save("zeros.npy", np.zeros(12, np.int64))
+    write("either.txt", "0 1\n" * 12)
+    by_file = [
+        found("evaluate", "net.onnx", "--data", "x.npy", "--labels", f)["models"][0]
+        for f in ("zeros.npy", "either.txt")
+    ]
+    assert 0 <= by_file[0]["top1"] <= 1 and by_file[1]["top1"] == 1 == by_file[0]["top5"]
+    words = ("--data", "photos", "--preprocess", "imagenet")
+    write("by_path.csv", "path,class\ndog/3.png,1\ncat/1.png,0\ncat/2.png,0\n")
+    a, b = (found("evaluate", "net.onnx", *words, "--labels", how)["models"][0] for how in ("folders", "by_path.csv"))
+    assert a["top1"] == b["top1"] and a["count"] == 3
+    assert "top-1 %" in call("evaluate", "net.onnx", *words, "--labels", "folders")
+    assert "top-1 %" not in call("evaluate", "net.onnx", "--data", "x.npy")
+
+
+@pytest.mark.parametrize(
+    ("data", "labels", "message"),
+    [
+        ("x.npy", "no.txt", "--labels 'no.txt': no such file"),
+        ("x.npy", "net.onnx", "--labels 'net.onnx': expected .npy, .txt, .csv, or the word folders"),
+        ("x.npy", "folders", "data 'x.npy' is no folder of pictures"),
+        ("photos/cat", "folders", "'1.png' lies in 'photos/cat' itself"),
+        ("x.npy", "x.npy", "expected one whole number for each sample"),
+        ("x.npy", "broken.npy", "not a readable .npy array"),
+        ("x.npy", "words.txt", "line 2: 'b' is no class"),
+        ("x.npy", "latin.txt", "cannot be read"),
+        ("x.npy", "few.txt", "1 label for 12 samples"),
+        ("x.npy", "paths.csv", "names pictures, and data 'x.npy' is no folder of them"),
+        ("photos", "paths.csv", "no line for 2 pictures of 'photos'; first: 'cat/2.png'"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(data, labels, message):
+    write("words.txt", "0\nb\n")
+    write("few.txt", "0\n")
+    write("paths.csv", "cat/1.png,0\n")
+    write("broken.npy", "text")
+    with open("latin.txt", "wb") as file:
+        file.write(b"\xff\xfe0")
+    more = ("--preprocess", "imagenet") if data.startswith("photos") else ()
+    assert message in call("evaluate", "net.onnx", "--data", data, "--labels", labels, *more, code=1)
+
+
+def test_models_of_other_results_are_refused(little):
+    import onnx
+    from onnx import numpy_helper
+
+    other = little()
+    head = next(one for one in other.graph.initializer if one.name == "v")
+    head.CopyFrom(numpy_helper.from_array(np.ones((4, 5), np.float32), "v"))
+    onnx.save(other, "five.onnx")
+    said = call("evaluate", "net.onnx", "five.onnx", "--data", "x.npy", code=1)
+    assert "'five.onnx' gives 5 numbers" in said and "the first model 2" in said
+    said = call("compare", "net.onnx", "five.onnx", "--data", "x.npy", code=1)
+    assert "results of shapes (1, 2) and (1, 5)" in said
+    write("none.py", "def data():\n    return []\n")
+    assert "no sample for 'net.onnx'" in call("evaluate", "net.onnx", "--data", "none.py:data", code=1)
+
+
+@pytest.mark.parametrize("other", ["q.mgt", "q.onnx"])
+def test_a_quantized_model_is_compared_value_by_value_with_its_float_one(other):
+    one = found("compare", "net.onnx", other, "--data", "x.npy")
+    assert len(one["values"]) >= 3 and one["batches"] == 8 and 20 < one["output_sqnr_db"] < 80
+    assert all(x["sqnr_db"] > 20 for x in one["values"])
+    said = call("compare", "net.onnx", other, "--data", "x.npy", "--samples", "2")
+    assert "Least alike" in said and "on 2 samples; the ratio falls most at" in said
+
+
+def test_equal_models_are_equal_in_every_value():
+    said = call("compare", "net.onnx", "net.onnx", "--data", "x.npy")
+    assert "equal in every value" in said and "0 without a partner" in said
