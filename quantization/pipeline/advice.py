@@ -15,9 +15,12 @@ from megengine.core.errors import QuantizationError
 from megengine.quantization.checks import Noise, finite
 from megengine.quantization.pipeline.config import EFFORTS, QuantConfig
 from megengine.quantization.pipeline.quantize import QuantizedModel, requantize
+from megengine.quantization.pipeline.selection import PRECISIONS
 from megengine.quantization.ranges import Progress, as_batches
 
 ROUNDS = 10  # of timing
+WIDE = "w8a16"  # results of 16 bits
+DEAR = 0.5  # of the time: what costs more comes last
 LEAST = 0.1  # dB that make a setting worth a word
 
 
@@ -49,8 +52,8 @@ def advise(
 ) -> tuple[Advice, ...]:
     """Quantize again with changed settings and measure compiled plans against the float network; what gains most first.
 
-    Tried are each of `layers` (names, such as the most sensitive ones) in float, all of them in float, and ranges of
-    least squared error. Changes that gain less than 0.1 dB are left out.
+    Tried are each of `layers` (names, such as the most sensitive ones) in float and with results of 16 bits, all of
+    them in float, and ranges of least squared error. Changes that gain less than 0.1 dB are left out.
 
     Args:
         batches: inputs that did not calibrate.
@@ -69,7 +72,7 @@ def advise(
             found.append(Advice(text, config, ratio, ratio - base, _slower(here, other, inputs[0])))
         if progress is not None:
             progress("advice", number, len(proposals))
-    return tuple(sorted(found, key=lambda one: -one.gain))
+    return tuple(sorted(found, key=lambda one: (one.time > DEAR, -one.gain)))
 
 
 def _compiled(model: QuantizedModel, config: QuantConfig, calibration: Iterable[Any] | None) -> Any:
@@ -85,6 +88,8 @@ def _compiled(model: QuantizedModel, config: QuantConfig, calibration: Iterable[
 def _proposals(config: QuantConfig, layers: Sequence[str]) -> list[tuple[str, QuantConfig]]:
     """What to try, in words and as settings."""
     kept = [(f"keep {name} in float", config.changed(exclude=(*config.exclude, name))) for name in layers]
+    wide = [(f"{name}={WIDE}", name) for name in layers if PRECISIONS[config.precision][1] == 8]
+    kept += [(f"keep {name} in int16", config.changed(rules=(*config.rules, rule))) for rule, name in wide]
     if len(layers) > 1:
         every = config.changed(exclude=(*config.exclude, *layers))
         kept.append((f"keep all of {', '.join(layers)} in float", every))

@@ -23,7 +23,8 @@ def test_the_layer_to_keep_in_float_comes_first_with_the_gain_that_it_has():
     model = quantize_model(graph, b.data(), QuantConfig(weights="per_tensor"))
     data, seen = b.data(3, seed=7), []
     found = advise(model, ["last", "coarse"], data, b.data(), progress=lambda *step: seen.append(step))
-    assert "coarse" in found[0].text and [one.gain for one in found] == sorted((x.gain for x in found), reverse=True)
+    order = [(one.time > 0.5, -one.gain) for one in found]
+    assert "coarse" in found[0].text and order == sorted(order)
     one = next(x for x in found if x.text == "keep coarse in float")
     again = requantize(model, one.config, b.data())
     noise = Noise()
@@ -31,7 +32,7 @@ def test_the_layer_to_keep_in_float_comes_first_with_the_gain_that_it_has():
         noise.add([y.numpy() for y in model.float_graph.interpret(x)], [again(x).numpy()])
     assert one.sqnr_db == pytest.approx(noise.sqnr_db, abs=0.2) and one.gain > 3
     assert str(one).startswith("keep coarse in float: +") and str(one).endswith("% time")
-    assert set(one.to_json()) == {"text", "sqnr_db", "gain", "time"} and seen[-1] == ("advice", 4, 4)
+    assert set(one.to_json()) == {"text", "sqnr_db", "gain", "time"} and seen[-1] == ("advice", 6, 6)
 
 
 def test_what_gains_nothing_is_left_out():
