@@ -8,13 +8,13 @@ import numpy as np
 from megengine import plan
 from megengine.cli.app import common, examples
 from megengine.cli.evaluation import Score, logits_of, score
-from megengine.cli.inspecting import weight_bytes
 from megengine.cli.labels import labels_of
 from megengine.cli.models import load_model, shape_option
 from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.text import counted
+from megengine.quantization import stored_bytes
 
 MOST = 20  # differing samples that --json lists for a model
 
@@ -59,7 +59,7 @@ def evaluate(
         with out.progress(source, reader.count) as bar:
             inputs = ((batch, bar.step) for batch in reader)
             rows.append(_logits(compiled, inputs, source))
-        sizes.append(weight_bytes(model.graph))
+        sizes.append(stored_bytes(model.graph))
     scores = [_scored(one, rows[0], names, source) for one, source in zip(rows, models, strict=True)]
     _show(out, models, scores, sizes, labelled=bool(names))
     result = [
