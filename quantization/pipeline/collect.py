@@ -204,6 +204,7 @@ class _Worker:
 
 def _serve(connection: Connection, graph: InternalGraph, edges: Edges, closed: Sequence[Connection]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # so: without a word
     for other in closed:
         other.close()
     failed: Exception | None = None

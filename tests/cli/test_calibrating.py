@@ -33,6 +33,7 @@ def says(run):
     def call(*words, code=0):
         done = run(*map(str, words))
         assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
         return done.stdout if code == 0 else done.stderr
 
     return call
