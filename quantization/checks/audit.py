@@ -10,6 +10,7 @@ from megengine.core.text import counted
 from megengine.quantization.ranges import TensorStatistics
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.passes.affine_maps import NORM
 from megengine.traced_module.passes.linear import BIAS, addition_behind
 
 _INT32 = 2**31 - 1
@@ -50,7 +51,7 @@ def audit(graph: InternalGraph, stats: Mapping[str, TensorStatistics] | None = N
 
 
 def _of_expr(expr: Apply, seen: Mapping[str, TensorStatistics]) -> Iterator[Risk]:
-    if expr.op == "batch_norm" and isinstance(expr.inputs[1].expr, Constant):
+    if expr.op == NORM and isinstance(expr.inputs[1].expr, Constant):
         zero = int(np.count_nonzero(expr.inputs[1].expr.value.numpy() == 0))
         if zero:
             text = f"gamma of {counted(zero, 'channel')} is 0: they are constant"

@@ -11,8 +11,8 @@ from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.passes.affine_maps import NORM
 
-NORM = "batch_norm"
 FAR = 0.3  # a norm is at odds with the data if so many channels are
 SHIFT, SPREAD = 3.0, 16.0  # deviations of a channel's mean, times of its variance
 
