@@ -85,8 +85,8 @@ def _logits(compiled: Any, inputs: Any, source: str) -> np.ndarray:
 def _scored(logits: np.ndarray, first: np.ndarray, names: list[tuple[int, ...]] | None, source: str) -> Score:
     if logits.shape != first.shape:
         raise ShapeError(
-            f"evaluate: {source!r} gives {logits.shape[1]} numbers for {counted(len(logits), 'sample')}, the first "
-            f"model {first.shape[1]} for {len(first)}; compare models of the same results"
+            f"evaluate: {source!r} gives {counted(logits.shape[1], 'number')} for {counted(len(logits), 'sample')}, "
+            f"the first model {first.shape[1]} for {len(first)}; compare models of the same results"
         )
     if names and len(names) != len(logits):
         raise OptionError(

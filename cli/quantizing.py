@@ -82,7 +82,7 @@ def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> 
     method = config.activations
     ranges = f"{method.name} {method.percentile}" if method.name == "percentile" else method.name
     return {
-        "precision": config.precision + (f", {config.group} weights a group" if config.group else ""),
+        "precision": config.precision + (f", {counted(config.group, 'weight')} a group" if config.group else ""),
         "weights": f"{config.weights.replace('_', ' ')}, range by {config.weight_method}",
         "activations": f"per tensor, range by {ranges}",
         "rounding of weights": config.rounding,

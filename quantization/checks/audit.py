@@ -87,9 +87,7 @@ def _of_layer(expr: Apply, data: TensorStatistics | None) -> Iterator[Risk]:
         steps = np.abs(bias) / np.maximum(step, np.finfo(np.float64).tiny)
         if (steps > _INT32 // 2).any():
             at = int(np.argmax(steps))
-            text = (
-                f"the bias of channel {at} is {bias[at]:.3g}, {steps[at]:.3g} steps of its sum: more than int32 holds"
-            )
+            text = f"the bias of channel {at} is {bias[at]:.3g}: in steps {steps[at]:.3g}, more than int32 holds"
             yield Risk(name, "bias", text, "profiles with a float bias add it after the sum")
 
 

@@ -56,8 +56,8 @@ class Precision:
             raise OptionError(f"group: expected a number of weights from 0 on, got {self.group!r}")
         if self.group and (self.activation_bits or not self.weight_bits):
             raise OptionError(
-                f"group: {self.group} weights of {self.name} share a scale; integer sums take one scale a channel, "
-                "so groups are for weights alone: w4 or w8"
+                f"group: {counted(self.group, 'weight')} of {self.name} share a scale; integer sums take one scale a "
+                "channel, so groups are for weights alone: w4 or w8"
             )
 
     @property
