@@ -58,11 +58,11 @@ class Subject:
         source = lower(traced).graph
         return cls(name, source, quantize_model(traced, calibration, CONFIG), calibration, data)
 
-    def planted(self, layer: str, cause: str, graph: InternalGraph | None = None, **frozen: dict) -> Planted:
-        """With other float constants, edges or weights."""
+    def planted(self, layer: str, cause: str, **frozen: dict) -> Planted:
+        """With other edges, weights or biases."""
         model = self.model
         parts = {key: {**getattr(model.frozen, key), **value} for key, value in frozen.items()}
-        rounded = materialize(graph or model.float_graph, model.annotation, replace(model.frozen, **parts))
+        rounded = materialize(model.float_graph, replace(model.frozen, **parts))
         return Planted(model.float_graph, rounded, self.source, layer, cause)
 
 
@@ -149,7 +149,7 @@ def wrong_bias(one: Subject, rng: np.random.Generator) -> Planted:
     layer = some_layer(one, rng, lambda e: len(e.inputs) > 2 and np.abs(e.inputs[2].expr.value.numpy()).max() > 0)
     value = one.model.float_graph.node(layer).expr.inputs[2].expr.value.numpy()
     changed = [np.zeros_like(value), -value, value * 3][int(rng.integers(3))]
-    return one.planted(layer, "bias", with_constant(one.model.float_graph, layer, 2, changed))
+    return one.planted(layer, "bias", biases={(layer, 2): changed})
 
 
 def _with_weight(one: Subject, layer: str, w: np.ndarray) -> dict[str, QuantizedWeight]:
@@ -159,12 +159,13 @@ def _with_weight(one: Subject, layer: str, w: np.ndarray) -> dict[str, Quantized
 def wrong_fold(one: Subject, rng: np.random.Generator) -> Planted:
     """A batch norm folded with other statistics: a factor for each channel of weight and bias."""
     layer = some_layer(one, rng, lambda e: not e.record.rows and e.inputs[1].shape[0] > 4)
-    graph, w = one.model.float_graph, weight_of(one.model.float_graph, layer)
+    inputs, w = one.model.float_graph.node(layer).expr.inputs, weight_of(one.model.float_graph, layer)
     factors = np.exp(rng.uniform(-1.2, 1.2, len(w)))
-    if len(graph.node(layer).expr.inputs) > 2:
-        graph = with_constant(graph, layer, 2, graph.node(layer).expr.inputs[2].expr.value.numpy() * factors)
+    biases = {}
+    if len(inputs) > 2:
+        biases[layer, 2] = (inputs[2].expr.value.numpy() * factors).astype(np.float32)
     weights = _with_weight(one, layer, w * factors.reshape(-1, *[1] * (w.ndim - 1)))
-    return one.planted(layer, "batch norm", graph, weights=weights)
+    return one.planted(layer, "batch norm", weights=weights, biases=biases)
 
 
 def reordered(w: np.ndarray) -> np.ndarray:

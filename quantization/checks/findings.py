@@ -15,7 +15,7 @@ from megengine.core.dtype import QuantizedDType
 from megengine.quantization.checks.analysis import finite, ratio_db
 from megengine.quantization.checks.norms import norm_findings
 from megengine.quantization.checks.sensitivity import Noise, weight_rows
-from megengine.quantization.checks.switching import Sample, Switch, Switchboard
+from megengine.quantization.checks.switching import BOUNDED, Sample, Switch, Switchboard
 from megengine.quantization.ranges import Progress, as_batches
 from megengine.traced_module.ir.expr import Apply, Input
 from megengine.traced_module.ir.graph import InternalGraph
@@ -178,6 +178,8 @@ def _edge_faults(board: Switchboard, edges: dict[str, EdgeSeen]) -> list[Fault]:
         made = board.edges[name].inputs[0].expr.inputs[0].expr
         if isinstance(made, Apply) and getattr(made.record.quant, "fixed", None) is not None:
             continue  # a function with a known range
+        if BOUNDED in board.edges[name].meta:
+            continue
         step = needed_step(edge.dtype, *ends[edge.dtype.only_scale, edge.dtype.zero_point])
         allowed = edge.count * step**2 / 12
         if not edge.count or not step:

@@ -25,6 +25,10 @@ KINDS = ("weights", "activations", "bias")
 """What a switch rounds."""
 
 
+BOUNDED = "bounded"
+"""Mark of a pair whose range leaves out values on purpose, such as those of a mask."""
+
+
 @dataclass(frozen=True, slots=True)
 class Switch:
     """One rounding: of an edge (by its name) or of a constant that the layer `name` reads."""

@@ -30,13 +30,14 @@ class QuantizedWeight:
 @dataclass(frozen=True, slots=True)
 class Frozen:
     """Dtypes of the integer edges by node name, weights by name of the layer's output node, other constants by name of
-    their op's output node and place; biases, which stay real, too.
+    their op's output node and place; biases, which stay real, too. `bounded` are the edges whose range ends on purpose.
     """
 
     edges: dict[str, QuantizedDType]
     weights: dict[str, QuantizedWeight]
     operands: dict[tuple[str, int], QuantizedWeight]
     biases: dict[tuple[str, int], np.ndarray]
+    bounded: frozenset[str] = frozenset()
 
 
 def freeze(
@@ -75,7 +76,8 @@ def freeze(
         if at < len(ops[op].inputs):
             bias, data = ops[op].inputs[at].expr.value.numpy(), edges.get(ops[name].inputs[0].name)
             biases[op, at] = in_steps(bias, ops[name], data, weights[name])
-    return Frozen(edges, weights, operands, biases)
+    bounded = frozenset(n for n, spec in annotation.edges.items() if isinstance(spec, Argument | Masked))
+    return Frozen(edges, weights, operands, biases, bounded)
 
 
 def in_steps(bias: np.ndarray, layer: Apply, data: QuantizedDType | None, weight: QuantizedWeight) -> np.ndarray:

@@ -1,6 +1,7 @@
 """materialize: explicit quantize / dequantize exprs, a graph that runs and is the QDQ export point."""
 
 from megengine.core.dtype import QuantizedDType
+from megengine.quantization.checks.switching import BOUNDED
 from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight, turned
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses, set_inputs
@@ -32,7 +33,8 @@ def materialize(graph: InternalGraph, frozen: Frozen) -> InternalGraph:
         set_inputs(op, (*op.inputs[:at], node, *op.inputs[at + 1 :]))
     for node in g.nodes():
         if isinstance(node, TensorNode) and node.name in frozen.edges:
-            round_edge(g, node, frozen.edges[node.name])
+            marks = {BOUNDED: "nothing that reads it tells larger values apart"} if node.name in frozen.bounded else {}
+            round_edge(g, node, frozen.edges[node.name], **marks)
     remove_dead(g)
     return g
 
