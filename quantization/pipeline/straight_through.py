@@ -39,7 +39,7 @@ class Slope:
 
     def factor(self, features: int, hi: int) -> float:
         """What the gradient of a scale is multiplied by: 1 / sqrt(numbers of a sample * largest integer)."""
-        return float(1 / np.sqrt(max(features * max(hi, 1), 1))) if self.weighted else 1.0
+        return max(features * max(hi, 1), 1) ** -0.5 if self.weighted else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,4 +85,6 @@ def test_native_steps_refuse_wrong_arguments():
         _core.float_function("cosh", 0.0)
     wrong = _core.function_step(4, "erf", 0.0, 1)  # a capsule of another kind
     with pytest.raises(ValueError, match="incorrect name"):
-        _onednn.linear_step(1, 2, 3, "float32", "float32", draw(3, 2), None, draw(3), "none", 0.0, 0.0, "", 1.0, wrong)
+        _onednn.linear_step(
+            1, 2, 3, "float32", "float32", draw(3, 2), None, draw(3), "none", 0.0, 0.0, "", 1.0, 1, wrong
+        )
