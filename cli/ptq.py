@@ -348,15 +348,22 @@ def _show(out: Output, result: Any, analysis: Any, small: tuple[int, int], sampl
 
 
 def write_report(path: Path, job: Job, result: QuantizedModel, found: quantizing.Found) -> None:
-    """The page of a quantized network."""
+    """The page of a quantized network, on the samples that score it."""
+    from megengine.cli.measuring import measured  # it reads data by this module
+
     small, analysis = quantizing.sizes(result), found.edges
+    same = analysis.output_agreement
+    spent, parts = measured(result, job.samples.held_out(), job.data.how)
     facts = {
         "output SQNR": f"{report.decibel(analysis.output_sqnr_db)} dB",
         "output cosine": f"{analysis.output_cosine:.5f}",
         "weights": f"{small[0] / 1e6:.2f} → {small[1] / 1e6:.2f} MB",
+        **({} if same is None else {"same first class as float": f"{100 * same:.4g} %"}),
+        **spent,
     }
     name = Path(job.name).name
-    section = quantizing.section(name, result, analysis, facts=facts)
+    section = quantizing.section(name, result, analysis, facts=facts, **quantizing.noted(found), **parts)
     more = {"pictures": str(job.data)} if job.data.how is not None else {}
+    more |= {"scored on": job.samples.scored_on(), "record": result.integer_graph.metadata[records.METADATA]}
     recipe = quantizing.recipe_of(job.config, job.data.reader.name, more)
     path.write_text(report.render(f"{name} in int8", [section], recipe=recipe), encoding="utf-8")

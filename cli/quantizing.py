@@ -122,6 +122,16 @@ def floating_line(model: Any) -> str:
     return f"left in float: {counted(len(floating), 'op')}, {share:.4g} % of the multiply-adds"
 
 
+def noted(found: Found) -> dict[str, Any]:
+    """What analysis found as parts of a section: headline, notes, layers alone."""
+    kinds = {"fault": found.faults, "advice": found.advice, "danger": found.risks}
+    return {
+        "headline": found.headline(),
+        "notes": [(kind, str(one)) for kind, several in kinds.items() for one in several],
+        "sensitivity": [] if found.layers is None else found.layers.to_json()["layers"],
+    }
+
+
 def section(name: str, model: Any, analysis: Any, *, facts: Mapping[str, str], **more: Any) -> Section:
     """A network's part of the page; the picture is of the integer graph."""
     return Section(

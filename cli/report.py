@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.cli.drawing_parts import HEIGHT, WIDTH, both_histograms, channel_ranges
 from megengine.cli.output import cell_text
 from megengine.cli.records import version
 from megengine.kernels import isa
@@ -17,7 +18,7 @@ from megengine.traced_module import InternalGraph
 from megengine.traced_module.pictures.page import embedded, hash_of, page_data, viewer
 from megengine.traced_module.pictures.texts import printable
 
-WIDTH, HEIGHT, BARS, MANY = 132, 26, 44, 100
+BARS, MANY = 44, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,9 @@ class Section:
 
     `facts` and `scores` (the header first) are shown as a list and a table. `layers` are edges as `EdgeReport` has
     them, as dictionaries, with `statistics` by their names; `floating` are `FloatOp`s as dictionaries, and
-    `floating_line` sums them up. `graph` is the integer graph, `plan` the text of the plan, `verify` the line of the
-    check, which held if `exact`.
+    `floating_line` sums them up. `headline` concludes, `notes` are kinds and texts of what was found, `sensitivity` are
+    `LayerReport`s as dictionaries, `pictures` inputs with predictions (`drawing_parts.predictions`). `graph` is the
+    integer graph, `plan` the text of the plan, `verify` the line of the check, which held if `exact`.
     """
 
     name: str
@@ -37,6 +39,10 @@ class Section:
     statistics: Mapping[str, Any] = field(default_factory=dict)
     floating: Sequence[Mapping[str, Any]] = ()
     floating_line: str = ""
+    headline: str = ""
+    notes: Sequence[tuple[str, str]] = ()
+    sensitivity: Sequence[Mapping[str, Any]] = ()
+    pictures: Sequence[Mapping[str, Any]] = ()
     graph: InternalGraph | None = None
     plan: str = ""
     verify: str = ""
@@ -101,15 +107,40 @@ def _prepared(section: Section) -> dict[str, Any]:
     rows = []
     for layer in section.layers:
         stats = section.statistics.get(layer["name"])
-        more = {"worst": layer["name"] in worst, "histogram": histogram(stats, layer["representable"])}
+        ends = layer["representable"]
+        drawn = both_histograms(layer.get("histogram"), ends) or histogram(stats, ends)
+        node = "" if section.graph is None else _box_of(layer["name"], section.graph)
+        more = {"worst": layer["name"] in worst, "histogram": drawn, "node": node}
         rows.append({**layer, **more})
     values = {name: getattr(section, name) for name in Section.__slots__}
+    layers = [
+        {**one, "ranges": channel_ranges(one["weight_low"], one["weight_high"])}
+        for one in sorted(section.sensitivity, key=lambda one: -_finite(one["gain"]))
+    ]
     return {
         **values,
         "layers": rows,
+        "sensitivity": layers,
         "profile": profile(rows),
-        "graph_data": "" if section.graph is None else embedded(page_data([section.graph])),
+        "graph_data": "" if section.graph is None else embedded(_coloured(page_data([section.graph]), rows)),
     }
+
+
+def _box_of(name: str, graph: InternalGraph) -> str:
+    """The box of the integer graph that makes an edge; "" if there is none."""
+    return next((name + more for more in ("_int", "_rq", "_q", "") if name + more in graph.names), "")
+
+
+def _coloured(data: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Page data whose boxes know the noise of their edge: from 0 at 60 dB to 1 at 0 dB."""
+    noise = {row["node"]: row["sqnr_db"] for row in rows if row["node"]}
+    for graph in data["graphs"]:
+        for box in graph["nodes"]:
+            if box["name"] in noise:
+                ratio = _finite(noise[box["name"]])
+                box["noise"] = round(min(1.0, max(0.0, 1 - ratio / 60)), 3)
+                box["ratio"] = f"SQNR {decibel(ratio)}" + ("" if math.isinf(ratio) else " dB")
+    return data
 
 
 def _finite(value: float | None) -> float:

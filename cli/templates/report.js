@@ -36,6 +36,33 @@ document.addEventListener("click", (event) => {
   const link = event.target.closest(".chart a");
   if (link) document.getElementById(link.getAttribute("href").slice(1)).hidden = false;
 });
+// A row shows its box in the graph, which is opened; a box marks its row.
+document.addEventListener("click", (event) => {
+  const row = event.target.closest("tr[data-node]"), details = row?.closest("section").querySelector("details.network");
+  if (!details) return;
+  details.dataset.wanted = row.dataset.node;
+  if (details.querySelector("iframe")) ask(details);
+  details.open = true;
+  pick(details, row.dataset.node, false);
+});
+function ask(details) {
+  const wanted = details.dataset.wanted, frame = details.querySelector("iframe");
+  if (wanted && frame) frame.contentWindow.postMessage({ show: wanted }, "*");
+}
+function pick(details, name, follow) {
+  for (const row of details.closest("section").querySelectorAll("tr[data-node]")) {
+    const here = row.dataset.node === name;
+    row.classList.toggle("picked", here);
+    if (here && follow) { row.hidden = false; row.closest(".scroll").scrollTop = row.offsetTop - 60; }
+  }
+}
+window.addEventListener("message", (event) => {
+  for (const details of document.querySelectorAll("details.network")) {
+    if (details.querySelector("iframe")?.contentWindow !== event.source) continue;
+    if (event.data?.ready) ask(details);
+    if (typeof event.data?.chosen === "string") pick(details, event.data.chosen, true);
+  }
+});
 // The graph is a page of its own in a frame, made when it is opened; its texts and data stand here once.
 for (const details of document.querySelectorAll("details.network")) {
   details.addEventListener("toggle", () => {

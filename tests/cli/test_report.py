@@ -1,5 +1,7 @@
 """Scores against hand-made numbers; the page is whole, offline, and hostile names stay text."""
 
+import base64
+import io
 import json
 import math
 import re
@@ -8,10 +10,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from PIL import Image
 from report_sections import edge, long_section
 
 from megengine.cli.benching import interleaved
+from megengine.cli.drawing_parts import both_histograms, channel_ranges, picture_of, predictions
 from megengine.cli.evaluation import logits_of, score
+from megengine.cli.images import Recipe
 from megengine.cli.report import Section, decibel, histogram, number, percent, profile, render
 from megengine.models import resnet50
 from megengine.quantization import TensorStatistics
@@ -154,3 +159,47 @@ def test_the_report_of_a_large_network_stays_small():
     module = trace_module(resnet50().eval(), tensor(np.zeros((1, 3, 64, 64), np.float32)))
     text = render("a", [replace(long_section(130), graph=lower(module).graph)], recipe={})
     assert len(text.encode()) < 5e6
+
+
+def test_bars_are_the_float_values_and_a_line_the_integer_ones():
+    counts = {"low": -1.0, "high": 3.0, "float": [0, 4, 16, 1], "integer": [0, 16, 0, 4]}
+    drawn = both_histograms(counts, (0.0, 2.0))
+    assert [(bar["x"], bar["h"]) for bar in drawn["bars"]] == [(33.0, 13.0), (66.0, 26.0), (99.0, 6.5)]
+    assert drawn["line"] == "16.5,26.0 49.5,0.0 82.5,26.0 115.5,13.0" and drawn["marks"] == [33.0, 99.0]
+    assert both_histograms({}, (0, 1)) is None and both_histograms({**counts, "float": [0] * 4}, (0, 1)) is None
+
+
+def test_a_line_for_each_channel_and_many_channels_share_one():
+    drawn = channel_ranges([-1.0, -2.0], [3.0, 0.0])
+    assert [(one["a"], one["b"]) for one in drawn["lines"]] == [(0.0, 20.8), (15.6, 26.0)] and drawn["zero"] == 15.6
+    assert len(channel_ranges([-1.0] * 1000, [1.0] * 1000)["lines"]) == 66 and channel_ranges([], []) is None
+
+
+def test_inputs_are_shown_as_pictures_before_and_after():
+    red = np.zeros((1, 3, 8, 8), np.float32)
+    red[:, 0] = 1
+    shown = predictions([red, red * 0.5, np.zeros((1, 4))], np.eye(3), np.eye(3)[[0, 0, 2]], None)
+    assert [(one["number"], one["same"]) for one in shown] == [(2, False), (1, True)]
+    assert shown[0]["before"] == "1 (1)" and shown[0]["after"] == "0 (1)"
+    data = base64.b64decode(shown[1]["src"].partition(",")[2])
+    assert Image.open(io.BytesIO(data)).getpixel((4, 4)) == (255, 0, 0)
+    how = Recipe(size=(8, 8), mean=(10.0,), std=(2.0,), colour="BGR")
+    data = base64.b64decode(picture_of(red * 50, how).partition(",")[2])
+    assert Image.open(io.BytesIO(data)).getpixel((4, 4)) == (10, 10, 110)
+
+
+def test_what_was_found_layers_alone_and_pictures_stand_on_the_page():
+    hostile = '<img src=x onerror="a()">'
+    layer = {
+        **{"name": hostile, "op": "conv2d", "module": hostile, "alone": 20.0, "freed": None, "gain": None},
+        **{"local": {"weights": 30.0}, "weight_low": [-1.0], "weight_high": [1.0]},
+    }
+    shown = [{"src": "data:image/png;base64,AA==", "number": 1, "before": hostile, "after": "b", "same": False}]
+    found = {"headline": hostile, "notes": [("advice", hostile)], "sensitivity": [layer], "pictures": shown}
+    section = replace(long_section(3), **found)
+    text = render("a", [section], recipe={})
+    assert text.count("&lt;img src=x") >= 5 and text.count("<img") == 1 and "img-src data:;" in text
+    assert 'data-node="edge_1"' in text and 'class="range"' in text
+    graphs = json.loads(re.findall(r"<script[^>]*>(.*?)</script>", text, re.S)[0])["graphs"]
+    noise = {box["name"]: (box["noise"], box["ratio"]) for one in graphs for box in one["nodes"] if "noise" in box}
+    assert noise["edge_0"] == (0.667, "SQNR 20.0 dB") and set(noise) == {"edge_0", "edge_1", "edge_2"}

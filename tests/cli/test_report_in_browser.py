@@ -116,3 +116,18 @@ def test_the_names_of_edges_stay_text(browser, tmp_path):
     browser.open(tmp_path / "page.html")
     open_graph(browser)
     assert browser.ask("[document.title, document.querySelectorAll('img').length]") == ["a", 0]
+
+
+def test_a_row_shows_its_box_and_a_box_marks_its_row(browser, page):
+    browser.open(page)
+    browser.ask("document.querySelectorAll('.edges tbody tr')[40].click()")
+    browser.ask("new Promise((done) => setTimeout(done, 1500))")
+    assert browser.ask("document.querySelector('details.network').open") is True
+    assert browser.ask("document.querySelector('tr.picked').cells[0].textContent") == "edge_40m"
+    # the frame says which box was chosen, as after a click on it
+    browser.ask("window.chosen = []; window.addEventListener('message', (e) => window.chosen.push(e.data.chosen)); 0")
+    frame = "document.querySelector('iframe').contentWindow"
+    browser.ask(f"{frame}.postMessage({{show: 'edge_7'}}, '*'); new Promise((done) => setTimeout(done, 700))")
+    assert browser.ask("window.chosen.at(-1)") == "edge_7"
+    assert browser.ask("document.querySelector('tr.picked').cells[0].textContent") == "edge_7m"
+    assert browser.complaints == []

@@ -97,12 +97,13 @@ function caption(node, width) {
 }
 
 const total = () => data.graphs[Number(root.value)].nodes.reduce((sum, node) => sum + node[colours.value], 0);
-const share = (node) => (colours.value in node ? node[colours.value] / (total() || 1) : 0);
+const share = (node) => (colours.value === "noise" ? (node.noise ?? 0) ** 2 : colours.value in node ? node[colours.value] / (total() || 1) : 0);
 function fill(node) {
   if (colours.value === "kind") return `var(--${node.kind})`;
   return `color-mix(in srgb, var(--heat) ${(100 * Math.sqrt(share(node))).toFixed(1)}%, var(--other))`;
 }
 function below(node) {
+  if (colours.value === "noise") return node.ratio ?? node.spec;
   if (colours.value === "kind" || !node[colours.value]) return node.spec;
   return `${(100 * share(node)).toPrecision(3)} % of the ${colours.selectedOptions[0].textContent}`;
 }
@@ -187,6 +188,7 @@ function choose(key) {
   chosen = key; mark();
   const box = drawn.get(key);
   if (!box) return;
+  if (framed) window.parent.postMessage({ chosen: box.node.name }, "*");
   side.replaceChildren();
   html("h2", box.node.title + "  " + box.node.name, side);
   if (box.node.graph !== null) {
@@ -381,6 +383,10 @@ function explain() {
   if (colours.value === "kind") {
     const used = new Set(data.graphs.flatMap((graph) => graph.nodes.map((node) => node.kind)));
     for (const [kind, text] of KINDS) if (used.has(kind)) row(`background: var(--${kind})`, text);
+  } else if (colours.value === "noise") {
+    for (const ratio of [0, 20, 40, 60]) {
+      row(`background: color-mix(in srgb, var(--heat) ${100 * (1 - ratio / 60)}%, var(--other))`, `SQNR ${ratio} dB`);
+    }
   } else {
     for (const part of [1, 0.25, 0.05, 0]) {
       row(`background: color-mix(in srgb, var(--heat) ${100 * Math.sqrt(part)}%, var(--other))`, `${100 * part} %`);
@@ -407,4 +413,14 @@ for (const graph of data.graphs) {
 for (const index of data.roots) html("option", data.graphs[index].name, root).value = index;
 root.hidden = data.roots.length < 2;
 root.onchange = () => { opened.clear(); openUpTo(FEW_BOXES, true); chosen = ""; draw(); start(); find(); };
+if (data.graphs.some((graph) => graph.nodes.some((node) => "noise" in node))) { // as a report knows it
+  html("option", "noise", colours).value = "noise";
+  colours.value = "noise";
+}
 openUpTo(FEW_BOXES, true); draw(); start(); explain(); help();
+// The page around may ask for a box by its name, and hears which one was chosen.
+window.addEventListener("message", (event) => {
+  if (!framed || event.source !== window.parent || typeof event.data?.show !== "string") return;
+  for (const { node, key } of inOrder()) if (node.name === event.data.show) return show(key);
+});
+if (framed) window.parent.postMessage({ ready: true }, "*");
