@@ -124,10 +124,11 @@ def floating_line(model: Any) -> str:
 
 def noted(found: Found) -> dict[str, Any]:
     """What analysis found as parts of a section: headline, notes, layers alone."""
-    kinds = {"fault": found.faults, "advice": found.advice, "danger": found.risks}
+    notes = [("fault", str(one)) for one in found.faults] + [("advice", str(one)) for one in found.advice]
+    notes += [("note" if one.handled else "danger", str(one)) for one in found.risks]
     return {
         "headline": found.headline(),
-        "notes": [(kind, str(one)) for kind, several in kinds.items() for one in several],
+        "notes": notes,
         "sensitivity": [] if found.layers is None else found.layers.to_json()["layers"],
     }
 
