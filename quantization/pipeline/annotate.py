@@ -256,7 +256,8 @@ class _Annotator:
                 continue
             kind = self._kind(expr)
             moves = (kind in ("clamp", "shape") or self._rule(expr).joins) and not self._feeds_from_layer(expr)
-            if moves or kind in ("softmax", "norm", "gather") or (kind == "function" and is_arithmetic(expr)):
+            ends = kind in ("softmax", "norm", "gather") or (kind == "function" and is_arithmetic(expr))
+            if moves or ends or self._interpolates(expr):
                 self._leave(expr, "no integer layer stands after it")
 
     def _reached(self, expr: Apply) -> bool:
@@ -276,7 +277,12 @@ class _Annotator:
     def _feeds_from_layer(self, expr: Apply) -> bool:
         """A pooled or summed result that goes on in float is rounded anyway; a layer's own float output is not."""
         source = expr.inputs[0]
-        return id(source.expr) in self.integer and not (self._is_anchor(source) or mean_over_picture(source.expr))
+        real = self._is_anchor(source) or mean_over_picture(source.expr) or self._interpolates(source.expr)
+        return id(source.expr) in self.integer and not real
+
+    def _interpolates(self, expr: Expr) -> bool:
+        """True for an op that keeps the scale, but whose results lie between the integers that it reads."""
+        return self._kind(expr) == "shape" and isinstance(expr, Apply) and not expr.record.moves
 
     def _leave(self, expr: Apply, reason: str) -> None:
         self.integer.discard(id(expr))

@@ -8,6 +8,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.quantization import quantize_model, verify
 from megengine.traced_module import trace_module
+from megengine.traced_module.ir.expr import Apply
 from tests.quantization.test_pipeline import ops, sqnr
 
 
@@ -66,3 +67,42 @@ def test_between_two_layers(case):
     assert result.exact and result.float_largest <= 1, result
     want = net(mge.tensor(xs[0])).numpy()
     assert sqnr(want, model(mge.tensor(xs[0])).numpy()) > 20
+
+
+def enlarged(y):
+    return F.vision.interpolate(y, (19, 17))
+
+
+ENDS = {  # functions of what a layer reads and of its result; the network ends there
+    "logits": lambda y, z: enlarged(z),
+    "clamped": lambda y, z: enlarged(F.relu(z)),
+    "clamped-behind": lambda y, z: F.relu(enlarged(z)),
+    "sum": lambda y, z: enlarged(y + z),
+    "pooled": lambda y, z: enlarged(F.avg_pool2d(y, 2, 2)),
+    "twice": lambda y, z: F.vision.interpolate(enlarged(z), (30, 30)),
+    "laid-out": lambda y, z: enlarged(z).reshape(2, 6, -1),
+    "joined": lambda y, z: F.concat([enlarged(y), enlarged(z)], 1),
+    "chosen": lambda y, z: F.argmax(enlarged(z), 1),
+}
+
+
+class Ending(M.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.first, self.last = M.Conv2d(3, 6, 3, padding=1), M.Conv2d(6, 6, 1)
+
+    def forward(self, x):
+        y = F.relu(self.first(x))
+        return self.function(y, self.last(y))
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_pictures_in_other_sizes_at_the_end_of_a_network_are_float(end):
+    net, xs = Ending(ENDS[end]), pictures()
+    net.eval()
+    model = quantize_model(trace_module(net, mge.tensor(xs[0])), xs)
+    made = [e for e in model.integer_graph.exprs() if isinstance(e, Apply) and e.op == "resize"]
+    assert made and all(e.inputs[0].dtype == e.output.dtype == np.float32 for e in made)
+    assert ops(model.integer_graph).count("quantize") == 1
+    assert verify(model, xs[:1]).exact
