@@ -1,14 +1,11 @@
-"""`mge-quantize bench`, and the interleaved timing that the demo uses too."""
-
-import statistics
-import time
-from collections.abc import Callable, Mapping
+"""`mge-quantize bench`."""
 
 import click
 import numpy as np
 
 from megengine import plan
 from megengine.cli.app import common
+from megengine.cli.measuring import interleaved
 from megengine.cli.models import load_model, shape_option
 from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option
@@ -17,20 +14,6 @@ from megengine.core.dtype import is_float
 from megengine.core.errors import OptionError
 from megengine.core.text import counted
 from megengine.traced_module import TracedModule
-
-
-def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 2) -> dict[str, float]:
-    """Median CPU time of each callable in milliseconds; they run in turns, so that slow periods affect all alike."""
-    for run in runs.values():
-        for _ in range(warmup):
-            run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            start = time.process_time_ns()
-            run()
-            times[name].append((time.process_time_ns() - start) / 1e6)
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 @click.command()

@@ -11,15 +11,14 @@ from megengine import plan
 from megengine.cli import quantizing, report
 from megengine.cli.app import FailedError, common
 from megengine.cli.assets import downloaded
-from megengine.cli.benching import interleaved
 from megengine.cli.choices import Choice
 from megengine.cli.evaluation import Score, logits_of, score
+from megengine.cli.measuring import interleaved, verify_line
 from megengine.cli.networks import NETWORKS, Calibration, Network
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.photos import PhotoSet, photo_set
 from megengine.cli.quantizing import quantize_with_progress, sizes
-from megengine.cli.verifying import verify_line
 from megengine.core.text import counted
 from megengine.quantization import QuantConfig
 from megengine.quantization.checks.verify import verify

@@ -1,16 +1,45 @@
-"""What the report of a network measures: time, the check of the integers, the plan, pictures with predictions."""
+"""What is measured for a page: time, the check of the integers, the plan, pictures with predictions."""
 
-from collections.abc import Sequence
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from megengine import plan
-from megengine.cli.benching import interleaved
 from megengine.cli.drawing_parts import predictions
 from megengine.cli.images import Recipe
-from megengine.cli.verifying import verify_line
+from megengine.core.text import counted
 from megengine.quantization import verify
+
+
+def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 2) -> dict[str, float]:
+    """Median CPU time of each callable in milliseconds; they run in turns, so that slow periods affect all alike."""
+    for run in runs.values():
+        for _ in range(warmup):
+            run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = time.process_time_ns()
+            run()
+            times[name].append((time.process_time_ns() - start) / 1e6)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def verify_line(result: Any) -> str:
+    """The result of `verify` in one line."""
+    runs = " = ".join(run.run.replace(", ", " with ") for run in result.runs)
+    steps = f"{result.float_largest:g} step{'s' * (result.float_largest != 1)}"
+    if result.exact:
+        return (
+            f"exact: specification = {runs} in every value on {counted(result.batches, 'input')}; "
+            f"the float evaluation of a node is at most {steps} away"
+        )
+    worst = next(run for run in result.runs if run.values)
+    differ = "value differs" if worst.values == 1 else "values differ"
+    return f"NOT exact: {worst.run}: {worst.values} {differ}, first at {worst.node} ({worst.op} {worst.module})"
 
 
 def measured(model: Any, held: Sequence[Any], how: Recipe | None) -> tuple[dict[str, str], dict[str, Any]]:
@@ -20,6 +49,6 @@ def measured(model: Any, held: Sequence[Any], how: Recipe | None) -> tuple[dict[
     checked = verify(model, held[:2])
     before, after = ([one(*x)[0] for x in held] for one in plans)
     rows = before[0].ndim == 2 and len(held[0]) == 1 and len(before[0]) == 1
-    shown = predictions([x for (x,) in held], *map(np.concatenate, (before, after)), how) if rows else []
+    shown = predictions([x for (x,) in held], np.concatenate(before), np.concatenate(after), how) if rows else []
     more = {"plan": plans[1].describe(), "verify": verify_line(checked), "exact": checked.exact, "pictures": shown}
     return {"CPU time, one thread": f"{ms['float']:.2f} → {ms['int8']:.2f} ms"}, more

@@ -12,6 +12,7 @@ import numpy as np
 from megengine.cli import images, quantizing, records, report
 from megengine.cli.app import common
 from megengine.cli.choices import Choice
+from megengine.cli.measuring import measured
 from megengine.cli.models import chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
@@ -349,8 +350,6 @@ def _show(out: Output, result: Any, analysis: Any, small: tuple[int, int], sampl
 
 def write_report(path: Path, job: Job, result: QuantizedModel, found: quantizing.Found) -> None:
     """The page of a quantized network, on the samples that score it."""
-    from megengine.cli.measuring import measured  # it reads data by this module
-
     small, analysis = quantizing.sizes(result), found.edges
     same = analysis.output_agreement
     spent, parts = measured(result, job.samples.held_out(), job.data.how)

@@ -1,34 +1,19 @@
 """`mge-quantize verify`."""
 
 import shlex
-from typing import Any
 
 import click
 
 from megengine.cli.app import FailedError, common
+from megengine.cli.measuring import verify_line
 from megengine.cli.models import load_model, shape_option
 from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
-from megengine.core.text import counted
 from megengine.quantization.checks import integer_form, require_integers
 from megengine.quantization.checks import verify as check
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.traced_module import TracedModule, lower
-
-
-def verify_line(result: Any) -> str:
-    """The result of `verify` in one line."""
-    runs = " = ".join(run.run.replace(", ", " with ") for run in result.runs)
-    steps = f"{result.float_largest:g} step{'s' * (result.float_largest != 1)}"
-    if result.exact:
-        return (
-            f"exact: specification = {runs} in every value on {counted(result.batches, 'input')}; "
-            f"the float evaluation of a node is at most {steps} away"
-        )
-    worst = next(run for run in result.runs if run.values)
-    differ = "value differs" if worst.values == 1 else "values differ"
-    return f"NOT exact: {worst.run}: {worst.values} {differ}, first at {worst.node} ({worst.op} {worst.module})"
 
 
 @click.command()

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 from report_sections import edge, long_section
 
-from megengine.cli.benching import interleaved
 from megengine.cli.drawing_parts import both_histograms, channel_ranges, picture_of, predictions
 from megengine.cli.evaluation import logits_of, score
 from megengine.cli.images import Recipe
+from megengine.cli.measuring import interleaved
 from megengine.cli.report import Section, decibel, histogram, number, percent, profile, render
 from megengine.models import resnet50
 from megengine.quantization import TensorStatistics
