@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megengine.traced_module.editing.rewiring import set_input
 from megengine.traced_module.ir.expr import Apply, Constant
-from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
+from megengine.traced_module.passes.rewriting import Found, Rule
 from megengine.traced_module.patterns import any_, call, const, match
 
 _NOTHING = 6.0  # all that a mask leaves of a row is exp(-6) of its largest element, at most
@@ -59,12 +58,26 @@ def _softmax_behind(node: TensorNode) -> Apply | None:
 _MASK = const().where(lambda node: bool(np.min(np.asarray(constant_value(node)), initial=0.0) < LEAST))
 
 
-def bound_masks(g: InternalGraph) -> None:
-    """Constants in front of a softmax that are below LEAST, infinite ones too, become LEAST."""
-    for expr in g.exprs():
-        if not isinstance(expr, Apply) or len(expr.outputs) != 1 or masked_scores(expr.output) is None:
-            continue
-        for at, node in enumerate(expr.inputs):
-            if match(_MASK, node) is not None and node.dtype == np.float32:
-                bounded = np.maximum(np.asarray(constant_value(node)), np.float32(LEAST))
-                set_input(g, expr, at, g.constant(bounded, name=f"{node.name}_bounded", before=expr))
+def _bounded(m: Found) -> TensorNode:
+    expr, inputs = m.root.expr, []
+    for node in expr.inputs:
+        if node.dtype == np.float32 and match(_MASK, node) is not None:
+            least = np.maximum(np.asarray(constant_value(node)), np.float32(LEAST))
+            node = m.constant(least, f"{node.name}_bounded")
+        inputs.append(node)
+    return m.apply(expr.op, *inputs, attrs=dict(expr.attrs), name=f"{m.root.name}_bounded")
+
+
+def _before_softmax(m: Found) -> bool:
+    node = m.root
+    return isinstance(node, TensorNode) and node.dtype == np.float32 and masked_scores(node) is not None
+
+
+BOUND_MASKS = Rule(
+    "bound_masks",
+    call("add", any_(), _MASK) | call("where", any_(), any_(), _MASK) | call("where", any_(), _MASK, any_()),
+    _bounded,
+    when=_before_softmax,
+    shared=True,
+)
+"""Constants in front of a softmax that are below LEAST, infinite ones too, become LEAST."""
