@@ -6,5 +6,5 @@ from megengine.quantization.checks.findings import CAUSES, Finding, diagnose
 from megengine.quantization.checks.forms import integer_form, require_float, require_float_modules, require_integers
 from megengine.quantization.checks.pairs import Comparison, ValuePair, compare_values
 from megengine.quantization.checks.sensitivity import LayerReport, Noise, Sensitivity, sensitivity
-from megengine.quantization.checks.switching import Sample, Switch, Switchboard
+from megengine.quantization.checks.switching import BOUNDED, Sample, Switch, Switchboard
 from megengine.quantization.checks.verify import VerifyResult, verify

@@ -1,7 +1,7 @@
 """materialize: explicit quantize / dequantize exprs, a graph that runs and is the QDQ export point."""
 
 from megengine.core.dtype import QuantizedDType
-from megengine.quantization.checks.switching import BOUNDED
+from megengine.quantization.checks import BOUNDED
 from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight, turned
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses, set_inputs

@@ -115,4 +115,4 @@ def test_every_command_that_writes_has_the_option():
     for name in COMMANDS:
         command = group.get_command(None, name)  # type: ignore[arg-type]
         options = {option for parameter in command.params for option in parameter.opts}
-        assert ("--output" in options) == ("--overwrite" in options), name
+        assert bool({"--output", "--report"} & options) == ("--overwrite" in options), name
