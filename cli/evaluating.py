@@ -19,11 +19,7 @@ from megengine.quantization import stored_bytes
 MOST = 20  # differing samples that --json lists for a model
 
 
-@click.command(
-    epilog=examples(
-        "evaluate net.onnx q.mgt --data x.npy", "evaluate net.onnx q.mgt q.onnx --data photos --labels photos.csv"
-    )
-)
+@click.command(epilog=examples("evaluate net.onnx q.mgt --data x.npy", "evaluate net.onnx q.mgt --data x.npy --json"))
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @data_option(required=True)
 @preprocess_option

@@ -14,7 +14,7 @@ from megengine.quantization.checks import compare_values
 ROWS = 12
 
 
-@click.command(epilog=examples("compare net.onnx q.mgt --data x.npy", "compare net.onnx q.onnx --data x.npy --json"))
+@click.command(epilog=examples("compare net.onnx q.mgt --data x.npy", "compare net.onnx q.mgt --data x.npy --json"))
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @data_option(required=True)

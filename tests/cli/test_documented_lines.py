@@ -41,6 +41,7 @@ def folder(little, tmp_path_factory):
     rng = np.random.default_rng(0)
     for i in range(4):
         Image.fromarray(rng.integers(0, 256, (24, 24, 3), np.uint8)).save(made / "photos" / f"{i}.png")
+    np.save(made / "x.npy", rng.standard_normal((4, 3, 16, 16)).astype(np.float32))
     traced = trace_module(models.resnet18().eval(), F.zeros((1, 3, 64, 64)))
     for name in ("net.tm", "copy.tm", "other-copy.tm", "net.mgt"):
         mge.save(traced, made / name)
