@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from megengine.cli.recipes import NOT_IN_FILES, settable
 from megengine.core.errors import FileFormatError
 from megengine.traced_module import InternalGraph
-from megengine.traced_module.ir.expr import Constant
+from megengine.traced_module.formats.native import digest
 
 METADATA = "megengine.record"  # under which a model stores its record
 REPEATED = "megengine.repeated"  # under which the context of a command holds the record that it repeats
@@ -77,13 +76,7 @@ def _plain(value: Any) -> Any:
 
 def digest_of(graph: InternalGraph) -> str:
     """SHA-256 of a graph of ops: its expressions, constants and metadata, whatever file they came from."""
-    hashed = hashlib.sha256(repr(sorted(graph.metadata.items())).encode())
-    for expr in graph.exprs():
-        specs = [(node.name, str(node.spec)) for node in expr.outputs]
-        hashed.update(f"{expr!r} {specs};".encode())
-        if isinstance(expr, Constant):
-            hashed.update(np.ascontiguousarray(expr.value.numpy()).data.cast("B"))
-    return hashed.hexdigest()
+    return hashlib.sha256(repr((digest(graph), sorted(graph.metadata.items()))).encode()).hexdigest()
 
 
 def to_metadata(record: Mapping[str, Any]) -> dict[str, str]:

@@ -55,20 +55,26 @@ def _function_step(problem: Problem, constants: dict[int, np.ndarray], threads: 
     return _core.function_step(problem.inputs[0].size, problem.op, problem.attrs.get("slope", 0.0), threads)
 
 
-def _resize_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+def resize_axes(problem: Problem) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """How a resize step walks over its input, and for each axis the weights of its neighbours, [lengths, taps]."""
     x, a = problem.inputs[0], problem.attrs
     n, c, *lengths = x.shape
-    axis_taps = [taps(length, out, a.mode, a.corners) for length, out in zip(lengths, a.size, strict=True)]
+    axes = [taps(length, out, a.mode, a.corners) for length, out in zip(lengths, a.size, strict=True)]
     channels_last = x.ndim == 4
-    return _core.resize_step(
-        outer=n if channels_last else n * c,
-        inner=c if channels_last else 1,
-        lengths=lengths,
-        taps=[index.shape[1] for index, _ in axis_taps],
-        indices=[index.ravel().tolist() for index, _ in axis_taps],
-        weights=[weight.astype(np.float32).ravel().tolist() for _, weight in axis_taps],
-        threads=threads,
-    )
+    walk = {
+        "outer": n if channels_last else n * c,
+        "inner": c if channels_last else 1,
+        "lengths": lengths,
+        "taps": [index.shape[1] for index, _ in axes],
+        "indices": [index.ravel().tolist() for index, _ in axes],
+    }
+    return walk, [weight for _, weight in axes]
+
+
+def _resize_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    walk, weights = resize_axes(problem)
+    flat = [weight.astype(np.float32).ravel().tolist() for weight in weights]
+    return _core.resize_step(**walk, weights=flat, threads=threads)
 
 
 own_max_pool2d = step_kernel("own_max_pool2d", _pool_step, float32_only)

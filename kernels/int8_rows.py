@@ -12,6 +12,7 @@ import numpy as np
 
 from megengine.core.spec import TensorSpec
 from megengine.kernels import _core
+from megengine.kernels.floating import resize_axes
 from megengine.kernels.int8 import (
     ADD,
     LARGER,
@@ -29,7 +30,6 @@ from megengine.kernels.kernel import EagerKernel, MakeStep, StepKernel
 from megengine.kernels.native import step_kernel
 from megengine.kernels.problem import Problem
 from megengine.kernels.reference.integer import resize_bits, whole_weights
-from megengine.kernels.reference.resize import taps
 from megengine.kernels.strided import planned_strides
 
 # ---------------------------------------------------------------- products
@@ -168,18 +168,12 @@ def _mean_usable(problem: Problem) -> str | None:
 
 
 def _resize_step(problem: Problem, constants: Constants, threads: int) -> Any:
-    x, a = problem.inputs[0], problem.attrs
-    n, c, *lengths = x.shape
-    axes = [taps(length, out, a.mode, a.corners) for length, out in zip(lengths, a.size, strict=True)]
-    channels_last = x.ndim == 4
+    walk, weights = resize_axes(problem)
+    axes, x = len(weights), problem.inputs[0]
     return _core.make_int8_resize_step(
-        outer=n if channels_last else n * c,
-        inner=c if channels_last else 1,
-        lengths=lengths,
-        taps=[index.shape[1] for index, _ in axes],
-        indices=[index.ravel().tolist() for index, _ in axes],
-        weights=[whole_weights(weight, len(axes)).ravel().tolist() for _, weight in axes],
-        shift=resize_bits(len(axes)) * len(axes),
+        **walk,
+        weights=[whole_weights(weight, axes).ravel().tolist() for weight in weights],
+        shift=resize_bits(axes) * axes,
         x=tensor_list(x.dtype),
         clamp=clamp_list(x.dtype),
         threads=threads,

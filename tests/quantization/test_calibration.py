@@ -17,6 +17,7 @@ from megengine.quantization.pipeline.calibrate import calibrate, observe_all
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.ranges import as_batches, as_tensors
 from megengine.traced_module import interpret
+from megengine.traced_module.formats.archives import read_archive, write_archive
 
 NETS = [residual_net, concat_net, gated_net, transposed_net]
 
@@ -213,6 +214,19 @@ def changed(tmp_path, change):
 def test_damaged_files_are_refused(change, message, tmp_path):
     path = changed(tmp_path, change)
     with pytest.raises(FileFormatError, match=message):
+        Statistics.load(path)
+
+
+def test_damaged_means_are_refused(tmp_path):
+    b, g = one_sample_net()
+    path = tmp_path / "means.stats"
+    collect(g, b.data(2)).save(path)
+    with path.open("rb") as file:
+        described, arrays = read_archive(file, str(path), "statistics.json")
+    name = next(name for name in arrays if name.endswith(".means"))
+    arrays[name] = np.full_like(arrays[name], -1)
+    write_archive(path, "statistics.json", json.dumps(described), arrays, zipfile.ZIP_DEFLATED)
+    with pytest.raises(FileFormatError, match="its means are damaged"):
         Statistics.load(path)
 
 
