@@ -6,13 +6,14 @@ its default settings; reading the network is counted, imports are not. NNCF is l
 """
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,19 +35,12 @@ def ours(path: Path, data: list[np.ndarray]) -> Callable[[], object]:
 
 def onnx_runtime(path: Path, data: list[np.ndarray]) -> Callable[[], object]:
     import onnx
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from peers import static_int8
 
+    importlib.import_module("onnxruntime.quantization")  # imports are not measured
     name = onnx.load(path, load_external_data=False).graph.input[0].name
-
-    class Reader(CalibrationDataReader):
-        rest: Iterator[np.ndarray] = iter(data)
-
-        def get_next(self) -> dict | None:
-            x = next(self.rest, None)
-            return None if x is None else {name: x}
-
-    kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8, "quant_format": QuantFormat.QDQ}
-    return lambda: quantize_static(path, path.with_name("int8.onnx"), Reader(), per_channel=True, **kinds)
+    inputs = [{name: x} for x in data]
+    return lambda: static_int8(path, path.with_name("int8.onnx"), inputs, preprocessed=False)
 
 
 def nncf(path: Path, data: list[np.ndarray]) -> Callable[[], object]:

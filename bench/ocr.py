@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from peers import Run, session, static_int8
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
-from runtime_int8 import static_int8
 from zoo_networks import NETWORKS
 
 from megengine import plan
@@ -27,7 +27,6 @@ from megengine.convert import onnx as mge_onnx
 from megengine.quantization import QuantConfig, QuantizedModel, quantize_model, verify
 from megengine.quantization.pipeline.config import EFFORTS
 
-Run = Callable[[np.ndarray], np.ndarray]
 FONTS = ("DejaVuSans", "DejaVuSerif", "DejaVuSans-Bold", "LiberationSans-Regular", "LiberationSerif-Regular")
 FOLDERS = ("/usr/share/fonts", "/usr/local/share/fonts", str(Path.home() / ".fonts"))
 HEIGHT, WIDTH, PAGE = 48, 320, 320
@@ -128,16 +127,6 @@ def overlap(run: Run, pages: Sequence[np.ndarray], masks: Sequence[np.ndarray]) 
 
 
 # ---------------------------------------------------------------- runs
-
-
-def session(file: Path) -> Run:
-    import onnxruntime as runtime
-
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    made = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    name = made.get_inputs()[0].name
-    return lambda x: np.asarray(made.run(None, {name: x})[0])
 
 
 def ours(file: Path, calibration: Sequence[np.ndarray], config: QuantConfig) -> tuple[QuantizedModel, Run]:

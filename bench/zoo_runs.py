@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peers import static_int8
 from turns import in_turns
 from zoo_networks import NETWORKS, MissingError, Network, needed
 
@@ -115,23 +116,10 @@ def _session(job: Job, file: Path) -> Call:
 
 
 def onnxruntime_int8(job: Job) -> Call:
-    """ONNX Runtime's static quantization: QDQ, uint8 activations, int8 weights per channel."""
+    """ONNX Runtime's static quantization."""
     needed("onnxruntime")
-    quantization = needed("onnxruntime.quantization")
-    ready, file = job.folder / "ready.onnx", job.folder / "runtime_int8.onnx"
-    needed("onnxruntime.quantization.shape_inference").quant_pre_process(
-        str(job.file), str(ready), skip_symbolic_shape=True
-    )
-    batches = iter([job.data(seed) for seed in range(CALIBRATION)])
-
-    class Reader(quantization.CalibrationDataReader):
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(batches, None)
-
-    kinds = quantization.QuantType
-    quantization.quantize_static(
-        str(ready), str(file), Reader(), activation_type=kinds.QUInt8, weight_type=kinds.QInt8, per_channel=True
-    )
+    file = job.folder / "runtime_int8.onnx"
+    static_int8(job.file, file, [job.data(seed) for seed in range(CALIBRATION)])
     return _session(job, file)
 
 
