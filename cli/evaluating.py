@@ -1,17 +1,22 @@
 """`mge-quantize evaluate`."""
 
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
 from megengine import plan
+from megengine.cli import images, pages
 from megengine.cli.app import common, examples
 from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.labels import labels_of
 from megengine.cli.models import load_model, shape_option
-from megengine.cli.output import Output
-from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
+from megengine.cli.output import Output, cell_text, check_suffix, output_file
+from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
+from megengine.cli.ptq import Data, data_of, data_option, preprocess_option, samples_option
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.text import counted
 from megengine.quantization import stored_bytes
@@ -31,40 +36,68 @@ MOST = 20  # differing samples that --json lists for a model
     "comma, its class); spaces separate classes that are all right. Or the word folders: pictures lie in a folder for "
     "each class, in the order of names.",
 )
+@path_option("--report", "report_path", help="Write a self-contained .html report too.")
 @click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True)
+@overwrite_option
 @shape_option
 @common
 def evaluate(
     models: tuple[str, ...],
     data: str,
     preprocess: str | None,
-    samples: int | None,
     labels: str | None,
-    threads: int,
-    shapes: tuple,
+    report_path: Path | None,
+    overwrite: bool,
     out: Output,
+    **options: Any,
 ) -> None:
-    """Score MODELs side by side on the same data: top-1 and top-5 by labels, and likeness to the first of them."""
+    """Score MODELs side by side on the same data: top-1 and top-5 by labels, and likeness to the first of them.
+
+    The report concludes, shows samples that differ, and sets the runs that made the models side by side.
+    """
+    check_suffix("--report", report_path, {".html": "a page"})
+    inputs = [*models, data, *([] if labels in (None, "folders") else [labels]), *images.recipe_files(preprocess)]
+    check_outputs([("--report", report_path)], inputs, overwrite=overwrite)
+    with ExitStack() as stack:
+        page = None if report_path is None else stack.enter_context(output_file(report_path))
+        result = _evaluate(models, data, preprocess, labels, page, out, **options)
+    if report_path is not None:
+        out.say(f"wrote {report_path}")
+        result["report"] = str(report_path)
+    out.result(result)
+
+
+def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels: str | None, page: Path | None,
+              out: Output, *, samples: int | None, threads: int, shapes: tuple) -> dict[str, Any]:  # fmt: skip
+    """Everything that is told, as plain values; the report is written to `page`."""
     rows: list[np.ndarray] = []
-    sizes, names = [], None
-    for source in models:
-        model = load_model(source, shapes)
-        reader = data_of(data, preprocess, samples, model, out).reader
+    loaded, names = [(source, load_model(source, shapes)) for source in models], None
+    sources: list[Data] = []
+    for source, model in loaded:
+        sources.append(data_of(data, preprocess, samples, model, out))
+        reader = sources[-1].reader
         names = labels_of(labels, data, reader) if names is None else names
         compiled = plan.compile(model, threads=threads)
         with out.progress(source, reader.count) as bar:
-            inputs = ((batch, bar.step) for batch in reader)
-            rows.append(_logits(compiled, inputs, source))
-        sizes.append(stored_bytes(model.graph))
-    scores = [_scored(one, rows[0], names, source) for one, source in zip(rows, models, strict=True)]
-    _show(out, models, scores, sizes, labelled=bool(names))
+            rows.append(_logits(compiled, ((batch, bar.step) for batch in reader), source))
+    evaluated = [
+        pages.Evaluated(source, one, _scored(one, rows[0], names, source), stored_bytes(model.graph), bool(names))
+        for one, (source, model) in zip(rows, loaded, strict=True)
+    ]
+    columns, table = _table(evaluated)
+    out.table(f"{counted(len(rows[0]), 'sample')}, compared with {models[0]}", columns, table)
+    headline = pages.conclusion(evaluated)
+    out.say(headline)
+    runs = pages.runs_of(loaded)
+    if page is not None:
+        scores = [columns, *([cell_text(cell) for cell in row] for row in table)]
+        page.write_text(pages.evaluation_page(evaluated, scores, sources[0], labels, runs), encoding="utf-8")
     result = [
-        {"model": source, **one.describe(), "bytes": size, **_differences(logits, rows[0])}
-        for source, one, size, logits in zip(models, scores, sizes, rows, strict=True)
+        {"model": x.name, **x.score.describe(), "bytes": x.size, **_differences(x.logits, rows[0])} for x in evaluated
     ]
     if not names:
         result = [{**one, "top1": None, "top5": None} for one in result]
-    out.result({"data": data, "labels": labels, "models": result})
+    return {"data": data, "labels": labels, "headline": headline, "models": result}
 
 
 def _logits(compiled: Any, inputs: Any, source: str) -> np.ndarray:
@@ -99,11 +132,13 @@ def _differences(logits: np.ndarray, first: np.ndarray) -> dict[str, Any]:
     return {"differing": len(at), "differences": listed}
 
 
-def _show(out: Output, models: tuple[str, ...], scores: list[Score], sizes: list[int], *, labelled: bool) -> None:
-    rows = [
-        (name, *((100 * x.top1, 100 * x.top5) if labelled else ()), 100 * x.agreement, x.sqnr, x.cosine, size / 1e6)
-        for name, x, size in zip(models, scores, sizes, strict=True)
-    ]
+def _table(models: Sequence[pages.Evaluated]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """The columns of the scores, and a row for each model."""
+    labelled = models[0].labelled
+    rows = []
+    for one in models:
+        x = one.score
+        top = (100 * x.top1, 100 * x.top5) if labelled else ()
+        rows.append((one.name, *top, 100 * x.agreement, x.sqnr, x.cosine, one.size / 1e6))
     top = ("top-1 %", "top-5 %") if labelled else ()
-    title = f"{counted(scores[0].count, 'sample')}, compared with {models[0]}"
-    out.table(title, ("model", *top, "same first class %", "SQNR dB", "cosine", "MB"), rows)
+    return ("model", *top, "same first class %", "SQNR dB", "cosine", "MB"), rows

@@ -1,12 +1,16 @@
 """`mge-quantize compare`."""
 
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import click
 
+from megengine.cli import images, pages
 from megengine.cli.app import common, examples
 from megengine.cli.models import load_model, shape_option
-from megengine.cli.output import Output
+from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
 from megengine.core.text import counted
 from megengine.quantization.checks import compare_values
@@ -20,6 +24,8 @@ ROWS = 12
 @data_option(required=True)
 @preprocess_option
 @samples_option
+@path_option("--report", "report_path", help="Write a self-contained .html report too.")
+@overwrite_option
 @shape_option
 @common
 def compare(
@@ -28,23 +34,39 @@ def compare(
     data: str,
     preprocess: str | None,
     samples: int | None,
+    report_path: Path | None,
+    overwrite: bool,
     shapes: tuple,
     out: Output,
 ) -> None:
     """Run the models A and B on the same data and tell, value by value, where B leaves A.
 
-    Float, integer and QDQ models, by the names of their values; `diff` compares their structure.
+    Float, integer and QDQ models, by the names of their values; then what differs in the runs that made them, for
+    models that store a record. `diff` compares their structure.
     """
-    models = [load_model(source, shapes) for source in (first, second)]
-    source = data_of(data, preprocess, samples or 8, models[0], out)
-    with out.progress("compare", source.reader.count) as bar:
-        found = compare_values(models[0].graph, models[1].graph, source.reader, progress=bar.show)
+    check_suffix("--report", report_path, {".html": "a page"})
+    inputs = [first, second, data, *images.recipe_files(preprocess)]
+    check_outputs([("--report", report_path)], inputs, overwrite=overwrite)
+    with ExitStack() as stack:
+        page = None if report_path is None else stack.enter_context(output_file(report_path))
+        models = [load_model(source, shapes) for source in (first, second)]
+        source = data_of(data, preprocess, samples or 8, models[0], out)
+        with out.progress("compare", source.reader.count) as bar:
+            found = compare_values(models[0].graph, models[1].graph, source.reader, progress=bar.show)
+        runs, line = pages.runs_of(zip((first, second), models, strict=True)), headline(found)
+        if page is not None:
+            page.write_text(pages.comparison_page((first, second), found, line, source, runs), encoding="utf-8")
     lowest = sorted(found.values, key=lambda one: one.sqnr_db)[:ROWS]
     rows = [(x.name, x.other, x.op, x.sqnr_db, x.cosine, x.largest_error) for x in lowest]
     out.table("Least alike", (f"value of {first}", f"of {second}", "op", "SQNR dB", "cosine", "largest error"), rows)
-    line = headline(found)
+    if other := pages.differing(runs):
+        out.table("What differs in the runs that made them", runs[0], other)
     out.say(line)
-    out.result({"models": [first, second], "data": data, **found.to_json()})
+    written = {} if report_path is None else {"report": str(report_path)}
+    if report_path is not None:
+        out.say(f"wrote {report_path}")
+    result = {"models": [first, second], "data": data, "headline": line, "runs": [list(row) for row in other]}
+    out.result({**result, **found.to_json(), **written})
 
 
 def headline(found: Any) -> str:

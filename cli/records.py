@@ -84,6 +84,11 @@ def to_metadata(record: Mapping[str, Any]) -> dict[str, str]:
     return {METADATA: json.dumps(record, sort_keys=True)}
 
 
+def stored(metadata: Mapping[str, str], name: str) -> dict[str, Any] | None:
+    """The record of the model `name`, None if it has none. Raises FileFormatError for a damaged one."""
+    return from_metadata(metadata, name) if METADATA in metadata else None
+
+
 def from_metadata(metadata: Mapping[str, str], name: str) -> dict[str, Any]:
     """The record that the model `name` stores. Raises FileFormatError if it has none, or a damaged one."""
     if METADATA not in metadata:

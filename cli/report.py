@@ -25,16 +25,18 @@ BARS, MANY = 44, 100
 class Section:
     """One network in the report.
 
-    `facts` and `scores` (the header first) are shown as a list and a table. `layers` are edges as `EdgeReport` has
-    them, as dictionaries, with `statistics` by their names; `floating` are `FloatOp`s as dictionaries, and
-    `floating_line` sums them up. `headline` concludes, `notes` are kinds and texts of what was found, `sensitivity` are
-    `LayerReport`s as dictionaries, `pictures` inputs with predictions (`drawing_parts.predictions`). `graph` is the
-    integer graph, `plan` the text of the plan, `verify` the line of the check, which held if `exact`.
+    `facts` and `scores` (the header first, under a title) are shown as a list and a table. `layers` are edges as
+    `EdgeReport` has them, as dictionaries, with `statistics` by their names; `floating` are `FloatOp`s as dictionaries,
+    and `floating_line` sums them up. `headline` concludes, `notes` are kinds and texts of what was found, `sensitivity`
+    are `LayerReport`s as dictionaries, `pictures` inputs with predictions (`drawing_parts.predictions`). `graph` is the
+    integer graph, `plan` the text of the plan, `verify` the line of the check, which held if `exact`. Where models are
+    compared, `pairs` are `ValuePair`s as dictionaries, `runs` settings with a cell for each model, the header first.
     """
 
     name: str
     facts: Mapping[str, str] = field(default_factory=dict)
     scores: Sequence[Sequence[str]] = ()
+    scores_title: str = "Float and int8 on the same pictures"
     layers: Sequence[Mapping[str, Any]] = ()
     statistics: Mapping[str, Any] = field(default_factory=dict)
     floating: Sequence[Mapping[str, Any]] = ()
@@ -43,6 +45,8 @@ class Section:
     notes: Sequence[tuple[str, str]] = ()
     sensitivity: Sequence[Mapping[str, Any]] = ()
     pictures: Sequence[Mapping[str, Any]] = ()
+    pairs: Sequence[Mapping[str, Any]] = ()
+    runs: Sequence[Sequence[str]] = ()
     graph: InternalGraph | None = None
     plan: str = ""
     verify: str = ""
@@ -102,8 +106,7 @@ def _visible(value: Any) -> Any:
 
 
 def _prepared(section: Section) -> dict[str, Any]:
-    by_noise = sorted(section.layers, key=lambda edge: _finite(edge["sqnr_db"]))
-    worst = {layer["name"] for layer in by_noise[:5]}
+    worst = _lowest(section.layers)
     rows = []
     for layer in section.layers:
         stats = section.statistics.get(layer["name"])
@@ -112,18 +115,27 @@ def _prepared(section: Section) -> dict[str, Any]:
         node = "" if section.graph is None else _box_of(layer["name"], section.graph)
         more = {"worst": layer["name"] in worst, "histogram": drawn, "node": node}
         rows.append({**layer, **more})
-    values = {name: getattr(section, name) for name in Section.__slots__}
+    worst = _lowest(section.pairs)
+    pairs = [{**one, "worst": one["name"] in worst} for one in section.pairs]
+    runs = [(row, len(set(row[1:])) > 1) for row in section.runs]
     layers = [
         {**one, "ranges": channel_ranges(one["weight_low"], one["weight_high"])}
         for one in sorted(section.sensitivity, key=lambda one: -_finite(one["gain"]))
     ]
     return {
-        **values,
+        **{name: getattr(section, name) for name in Section.__slots__},
         "layers": rows,
+        "pairs": pairs,
+        "runs": runs,
         "sensitivity": layers,
-        "profile": profile(rows),
+        "profile": profile(rows or pairs),
         "graph_data": "" if section.graph is None else embedded(_coloured(page_data([section.graph]), rows)),
     }
+
+
+def _lowest(rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The names of the five rows of lowest ratio."""
+    return {row["name"] for row in sorted(rows, key=lambda row: _finite(row["sqnr_db"]))[:5]}
 
 
 def _box_of(name: str, graph: InternalGraph) -> str:

@@ -1,0 +1,96 @@
+"""The pages of `evaluate` and `compare`: they conclude, show samples that differ, and set runs side by side."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from megengine.cli import pages
+from megengine.cli.app import group
+from megengine.cli.evaluation import score
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    """Pictures, a float network, and two quantized ones of other settings."""
+    place = tmp_path_factory.mktemp("pages")
+    rng = np.random.default_rng(0)
+    (place / "photos").mkdir()
+    for i in range(12):
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(place / "photos" / f"{i:02}.png")
+    (place / "net.onnx").write_bytes(model.read_bytes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        for name, more in (("q.mgt", ()), ("q4.mgt", ("--precision", "w4a8", "--weights", "per_tensor"))):
+            call("ptq", "net.onnx", "--data", "photos", "--preprocess", "tf", "-o", name, *more)
+    return place
+
+
+@pytest.fixture(autouse=True)
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+
+def call(*words, code=0):
+    done = CliRunner().invoke(group, [str(word) for word in words])
+    assert done.exit_code == code, (words, done.output, done.exception)
+    return done.stderr if code else done.stdout
+
+
+def test_the_page_of_evaluate_concludes_and_shows_samples_and_runs(tmp_path):
+    path = tmp_path / "page.html"
+    words = ("evaluate", "net.onnx", "q.mgt", "q4.mgt", "--data", "photos", "--preprocess", "tf", "--report", path)
+    told = json.loads(call(*words, "--json"))
+    page = path.read_text()
+    assert told["report"] == str(path) and told["headline"] in page
+    assert told["headline"].startswith("q.mgt against net.onnx: SQNR") and "; the nearest of 2" in told["headline"]
+    assert page.count("<figure") == 2 * 12 and page.count('id="network-') == 3
+    assert '<tr class="differs"><td>recipe: precision</td><td>w8a8</td><td>w4a8</td></tr>' in page
+    assert "<tr><td>recipe: data</td><td>photos</td><td>photos</td></tr>" in page
+
+
+def test_the_page_of_compare_has_a_row_for_each_value_and_both_runs(tmp_path):
+    path = tmp_path / "page.html"
+    told = json.loads(call("compare", "q.mgt", "q4.mgt", "--data", "photos", "--report", path, "--json"))
+    page = path.read_text()
+    assert told["runs"] == [["recipe: precision", "w8a8", "w4a8"], ["recipe: weights", "per_channel", "per_tensor"]]
+    assert told["headline"] in page and page.count('<tr id="edge-1-') == len(told["values"]) > 3
+    said = call("compare", "q.mgt", "q4.mgt", "--data", "photos")
+    assert "What differs in the runs that made them" in said and "w4a8" in said
+
+
+def test_a_model_without_a_record_has_no_run(tmp_path):
+    path = tmp_path / "page.html"
+    words = ("compare", "net.onnx", "net.onnx", "--data", "photos", "--preprocess", "tf")
+    told = json.loads(call(*words, "--report", path, "--json"))
+    assert told["runs"] == [] and "equal in every value" in told["headline"]
+    assert "Run against run" not in path.read_text()
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "compare"])
+def test_a_page_is_refused_before_anything_runs(verb, tmp_path):
+    words = (verb, "net.onnx", "q.mgt", "--data", "photos", "--preprocess", "tf", "--report")
+    assert "expected .html (a page)" in call(*words, tmp_path / "page.txt", code=1)
+    (tmp_path / "page.html").symlink_to(Path("net.onnx").resolve())
+    assert "--overwrite" in call(*words, tmp_path / "page.html", code=1)
+
+
+def evaluated(name, logits, first, labels=()):
+    names = [(one,) for one in labels] or [()] * len(logits)
+    return pages.Evaluated(name, logits, score(logits, first, names), 10, bool(labels))
+
+
+def test_conclusions():
+    a = np.eye(4, 3) * 5
+    one = evaluated("a", a, a, (0, 1, 2, 0))
+    assert pages.conclusion([one]) == "a: top-1 100 %, on 4 samples"
+    assert pages.conclusion([evaluated("a", a, a)]).startswith("a: no labels, and nothing to compare with")
+    far, near = evaluated("far", a[::-1], a, (0, 1, 2, 0)), evaluated("near", a + 0.1, a, (0, 1, 2, 0))
+    line = pages.conclusion([one, far, near])
+    assert line.startswith("near against a: SQNR") and line.endswith("; the nearest of 2")
+    assert "top-1 100 % against 100 %" in line and "1 times the bytes" in line
+    same = pages.conclusion([evaluated("a", a, a), evaluated("b", a, a)])
+    assert same.startswith("b against a: equal results, the same first class for 100 % of 4 samples")
