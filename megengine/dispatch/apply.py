@@ -197,8 +197,9 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
     for spec in outputs if not op.counts else ():
         refuse_oversized(op.name, spec.shape, storage_of(spec.dtype).itemsize)
     problem = Problem(op.name, tuple(specs), outputs, attrs)
-    # values that are only moved (pooled, reshaped) are still values of their quantized dtype
-    moves = op.moves and all(spec.dtype == specs[0].dtype for spec in outputs)
+    # values that are only moved (pooled, reshaped), or become 0, are still values of their quantized dtype
+    stay = op.moves or op.rule.bounds(attrs) == (0.0, None)
+    moves = stay and all(spec.dtype == specs[0].dtype for spec in outputs)
     kernel = _kernel_runner(op, problem, single)
     results = tuple((s, storage_of(s.dtype)) for s in outputs)
     usable = family(problem.op).candidates(problem)

@@ -17,6 +17,7 @@ from megengine.kernels.reference.order import sum_of_windows
 from megengine.ops import quantized_calls
 from megengine.ops.common import Integers, as_tensor, choice, pad_pairs, pair, refuse_quantized
 from megengine.ops.conv import check_window
+from megengine.ops.simulation import simulated
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.nn"
@@ -224,7 +225,8 @@ def max_pool2d(inp: TensorLike, kernel_size: Integers, stride: Integers | None =
 AVERAGES = {"average": True, "average_count_exclude_padding": False}  # mode -> whether padding counts
 
 
-@public(home=_HOME, by_spec=True, quantized=quantized_calls.averaged)
+@public(home=_HOME, quantized=quantized_calls.averaged)
+@simulated(quantized_calls.averaged)
 def avg_pool2d(
     inp: TensorLike,
     kernel_size: Integers,
@@ -255,7 +257,8 @@ def _adaptive(op: str, inp: Any, oshp: Any, **extra: Any) -> Tensor:
     return apply(op, x, kernel=kernel, stride=stride, padding=((0, 0), (0, 0)), **extra)
 
 
-@public(home=_HOME, by_spec=True, quantized=quantized_calls.averaged)
+@public(home=_HOME, quantized=quantized_calls.averaged)
+@simulated(quantized_calls.averaged)
 def adaptive_avg_pool2d(inp: TensorLike, oshp: Integers) -> Tensor:
     """Means over an oshp grid of inp [N,C,H,W]; where lengths do not divide, the windows overlap."""
     if pair("adaptive_avg_pool2d", "oshp", oshp) == (1, 1):

@@ -21,6 +21,7 @@ from megengine.kernels.reference.resize import taps
 from megengine.ops import quantized_calls
 from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, rounded_to
 from megengine.ops.quantized import S8, U8, few_bits, output_of, stored
+from megengine.ops.simulation import simulated
 from megengine.tensor import Tensor
 
 _MODES = ("linear", "nearest", "cubic")
@@ -131,7 +132,8 @@ def _target(x: Tensor, n: int, size: Any, scale_factor: Any) -> tuple[int, ...]:
     return tuple(math.floor(length * float(v)) for length, v in zip(x.shape[2:], items, strict=True))
 
 
-@public(home="megengine.functional.vision", by_spec=True, quantized=quantized_calls.on_stored)
+@public(home="megengine.functional.vision", quantized=quantized_calls.on_stored)
+@simulated(quantized_calls.on_stored)
 def interpolate(
     inp: TensorLike,
     size: Integers | None = None,

@@ -2,5 +2,4 @@
 
 from megengine.quantization.modules.arithmetic import Product, accumulator_weight, first_axis, spread
 from megengine.quantization.modules.fake_quant import _FakeQuantize
-from megengine.quantization.modules.gradients import with_value
 from megengine.quantization.modules.rounding import lsq_forward, tqt_forward

@@ -37,21 +37,3 @@ class _ExactProduct(Function):
         context = Context(self.inputs, (), self.product.attrs, (True, True))
         vjp: Any = get_op(self.product.op).vjp
         return vjp(context, output_grads)
-
-
-def with_value(x: Tensor, value: Tensor) -> Tensor:
-    """`value` (the shape of x) with the gradient of x; qparams are those of x."""
-    out = _Replaced(value)(x)
-    out.qparams = x.qparams
-    return out
-
-
-@dataclass(eq=False)
-class _Replaced(Function):
-    value: Tensor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.value
-
-    def backward(self, output_grads: Tensor) -> Tensor:
-        return output_grads

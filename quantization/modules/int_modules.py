@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from megengine import functional as F
+from megengine import module as float_modules
 from megengine.core.dtype import QuantizedDType, as_dtype, known_quantized
-from megengine.core.errors import DTypeError, OptionError
+from megengine.core.errors import CalibrationError, DTypeError, OptionError
 from megengine.dispatch import apply
 from megengine.module import BatchMatMulActivation, Conv2d, ConvTranspose2d, Elemwise, Module
 from megengine.quantization.modules.arithmetic import Constants, constants, rescaled, stored_result, to_stored
-from megengine.quantization.modules.layer_rules import LAYER_RULES, LayerRule, placed
+from megengine.quantization.modules.layer_rules import BATCH_NORMS, LAYER_RULES, LayerRule, placed
 from megengine.quantization.modules.qat_modules import QATModule, batch_product, padded, product_of
 from megengine.serialization.arrays import with_metadata
 from megengine.tensor import Parameter, Tensor
@@ -239,6 +240,27 @@ class QuantizedBatchMatMul(QuantizedModule, BatchMatMulActivation):
         return self.calc_bmm_quantized(inp)
 
 
+class QuantizedBatchNorm(QuantizedModule):
+    """A batch norm of quantized tensors, on their real values as in training; of real tensors it gives real ones."""
+
+    def __init__(self, num_features: int, dtype: Any = None, **options: Any) -> None:
+        super().__init__(dtype, num_features=num_features, **options)
+
+    def _take(self, qat_module: Any) -> None:
+        parts = {k: v for k, v in vars(qat_module).items() if not k.endswith(("_observer", "_quant"))}
+        self.__dict__.update(parts | vars(self))
+        try:
+            super()._take(qat_module)
+        except CalibrationError:  # nobody gave a scale, which it needs for quantized inputs alone
+            self.output_dtype = None
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """As the float layer in evaluation. Raises OptionError for a quantized input where no scale is known."""
+        if not isinstance(inp.dtype, QuantizedDType):
+            return super().forward(inp)
+        return to_stored(super().forward(apply("dequantize", inp)), self.target)
+
+
 class QuantizedElemwise(QuantizedModule):
     """An elementwise function: computed on real values, converted to the result's scale.
 
@@ -283,8 +305,8 @@ class QuantizedDequantStub(QuantizedModule):
         """It has no dtype of its own."""
 
     def forward(self, inp: Tensor) -> Tensor:
-        """Quantized, any shape -> float32."""
-        return apply("dequantize", self._integers(inp))
+        """Any shape -> float32; real values, such as means of quantized tensors, stay as they are."""
+        return apply("dequantize", inp) if isinstance(inp.dtype, QuantizedDType) else inp
 
 
 _KINDS: dict[str, type[QuantizedModule]] = {
@@ -292,6 +314,7 @@ _KINDS: dict[str, type[QuantizedModule]] = {
     "ConvTranspose2d": _QuantizedConvTranspose2d,
     "Linear": _QuantizedLinear,
     "BatchMatMulActivation": QuantizedBatchMatMul,
+    **{name: type(name, (QuantizedBatchNorm, getattr(float_modules, name)), {}) for name in BATCH_NORMS},
     "Elemwise": QuantizedElemwise,
     "Concat": QuantizedConcat,
     "QuantStub": QuantizedQuantStub,

@@ -47,6 +47,9 @@ class LayerRule:
         return f"calc_{self.layer}{'_bn' if self.part else ''}"
 
 
+BATCH_NORMS = ("BatchNorm1d", "BatchNorm2d", "SyncBatchNorm")
+"""Batch norms that are part of no layer. MegEngine leaves them in float, and then they refuse quantized tensors."""
+
 LAYER_RULES = (
     LayerRule("Conv2d", "conv", "conv"),
     LayerRule("ConvRelu2d", "conv", "conv"),
@@ -61,6 +64,7 @@ LAYER_RULES = (
     LayerRule("LinearBn1d", "linear_bn", "linear"),
     LayerRule("LinearBnRelu1d", "linear_bn", "linear"),
     LayerRule("BatchMatMulActivation", "batch_matmul_activation"),
+    *(LayerRule(name, "batchnorm") for name in BATCH_NORMS),
     LayerRule("Elemwise", "elemwise"),
     LayerRule("Concat", "concat"),
     LayerRule("QuantStub", "quant_dequant"),

@@ -15,6 +15,7 @@ from megengine.dispatch import apply, get_op
 from megengine.logger import get_logger
 from megengine.module import Module
 from megengine.ops.norm import running_average
+from megengine.ops.simulation import grid_of, with_value
 from megengine.quantization.modules.arithmetic import (
     Product,
     constants,
@@ -24,8 +25,8 @@ from megengine.quantization.modules.arithmetic import (
     stored_result,
     to_stored,
 )
-from megengine.quantization.modules.gradients import exact_product, with_value
-from megengine.quantization.modules.layer_rules import LAYER_RULES, LayerRule, placed
+from megengine.quantization.modules.gradients import exact_product
+from megengine.quantization.modules.layer_rules import BATCH_NORMS, LAYER_RULES, LayerRule, placed
 from megengine.quantization.modules.qconfigs import QConfig
 from megengine.quantization.modules.rounding import fake_quant_bias
 from megengine.quantization.ranges import MinMaxObserver, QParams, QParamsModuleMixin
@@ -148,14 +149,6 @@ def _observed_and_rounded(target: Tensor, observer: Any, fake_quant: Any) -> Ten
     return fake_quant(target, _known(observer, "tensor") if observer is not None else None)
 
 
-def quantized_dtype_of(tensor: Tensor) -> QuantizedDType | None:
-    """The dtype that a rounded tensor's qparams describe, or None."""
-    qparams = tensor.qparams
-    if not isinstance(qparams, QParams) or qparams.scale is None or qparams.dtype_meta is None:
-        return None
-    return None if qparams.dtype_meta.is_own else qparams.dtype  # there is no integer arithmetic for own types
-
-
 class WeightedQAT(QATModule):
     """A convolution or linear layer, with or without batch norm and ReLU; `rule` says which."""
 
@@ -189,7 +182,7 @@ class WeightedQAT(QATModule):
 
     def affine(self, inp: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
         """Inp * w + b: with the integer kernels where both are on grids, else in float."""
-        x_dtype, w_dtype = quantized_dtype_of(inp), quantized_dtype_of(w)
+        x_dtype, w_dtype = grid_of(inp), grid_of(w)
         if x_dtype is None or w_dtype is None:
             y = apply(self.product.op, inp, w, **self.product.attrs)
         else:
@@ -211,7 +204,7 @@ class WeightedQAT(QATModule):
     def rounded(self, inp: Tensor, w: Tensor, b: Tensor | None, y: Tensor) -> Tensor:
         """Y observed and rounded, to exactly the integers that the quantized layer gives."""
         out = self.apply_quant_activation(y)
-        source, w_dtype, target = (quantized_dtype_of(t) for t in (inp, w, out))
+        source, w_dtype, target = (grid_of(t) for t in (inp, w, out))
         if source is None or w_dtype is None or target is None:
             return out
         weight = to_stored(w, w_dtype)
@@ -241,7 +234,7 @@ def padded(layer: Any, inp: Tensor) -> Tensor:
     if not _pads_apart(layer):
         return inp
     out, _ = layer._padded(inp)
-    if not isinstance(inp.dtype, QuantizedDType) and quantized_dtype_of(inp) is not None:
+    if not isinstance(inp.dtype, QuantizedDType) and grid_of(inp) is not None:
         out.qparams = inp.qparams
     return out
 
@@ -357,6 +350,18 @@ class ElemwiseQAT(QATModule):
         return self.apply_quant_activation(super().forward(*inps))
 
 
+class BatchNormQAT(QATModule):
+    """A batch norm that is part of no layer; its result is rounded where its input is."""
+
+    with_weight = False
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """As the float layer; observed always, since a calibration rounds nothing."""
+        y = super().forward(inp)
+        rounded = self.apply_quant_activation(y)
+        return y if grid_of(inp) is None else rounded
+
+
 class BatchMatMulQAT(QATModule):
     """Products of matrices with rounded weights, the result rounded; the bias stays a float."""
 
@@ -380,7 +385,7 @@ class ConcatQAT(QATModule):
     def forward(self, inps: Any, axis: int = 0) -> Tensor:
         """Tensors one after the other."""
         out = self.apply_quant_activation(super().forward(inps, axis))
-        target, sources = quantized_dtype_of(out), [quantized_dtype_of(t) for t in inps]
+        target, sources = grid_of(out), [grid_of(t) for t in inps]
         known = [s for s in sources if s is not None]
         if target is None or len(known) < len(sources):
             return out
@@ -403,8 +408,15 @@ class DequantStubQAT(QATModule):
 
     with_weight = with_act = False
 
+    def forward(self, inp: Tensor) -> Tensor:
+        """The same values, which count as real numbers from here on."""
+        out = with_value(inp, inp)
+        out.qparams = None
+        return out
+
 
 _KINDS = {
+    **dict.fromkeys(BATCH_NORMS, BatchNormQAT),
     "BatchMatMulActivation": BatchMatMulQAT,
     "Elemwise": ElemwiseQAT,
     "Concat": ConcatQAT,

@@ -10,7 +10,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, known_quantized
 from megengine.dispatch import apply
-from megengine.quantization.modules import with_value
+from megengine.ops.simulation import with_value
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.freeze import Frozen, real_weight
 from megengine.quantization.pipeline.layer_regions import LayerRegion

@@ -563,3 +563,89 @@ def test_learnt_scales_become_ops_of_lowered_graphs(learnt):
     register_as_builtin(Rounded)
     traced = trace_module(M.Sequential(Rounded()), x)  # as a layer
     np.testing.assert_array_equal(lower(traced)(x).numpy(), traced(x).numpy())
+
+
+# ---------------------------------------------------------------- float layers between quantized ones
+
+
+def conv(inputs=4, outputs=4):
+    return M.Conv2d(inputs, outputs, 3, padding=1)
+
+
+BETWEEN = {
+    "batch norm first": lambda: [M.BatchNorm2d(4), conv()],
+    "batch norm before relu": lambda: [conv(), M.BatchNorm2d(4), M.ReLU(), conv()],
+    "batch norm alone": lambda: [M.BatchNorm2d(4)],
+    "batch norm without statistics": lambda: [M.BatchNorm2d(4, track_running_stats=False), conv()],
+    "batch norm of a group": lambda: [M.SyncBatchNorm(4), conv()],
+    "batch norm after linear": lambda: [
+        lambda x: F.flatten(x, 1), M.Linear(256, 7), M.BatchNorm1d(7), M.ReLU(), M.Linear(7, 3)
+    ],
+    "relu between": lambda: [conv(), F.relu, conv()],
+    "means of windows": lambda: [conv(), M.AvgPool2d(3, 2, 1), conv()],
+    "means over a grid": lambda: [conv(), lambda x: F.adaptive_avg_pool2d(x, 3), conv()],
+    "one mean": lambda: [conv(), lambda x: F.adaptive_avg_pool2d(inp=x, oshp=1), conv()],
+    "resized": lambda: [conv(), lambda x: F.vision.interpolate(x, scale_factor=2), conv()],
+    "mean as a real number": lambda: [conv(), lambda x: F.mean(x, (2, 3))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config", ["ema", "lowbit"])
+@pytest.mark.parametrize("kind", BETWEEN)
+def test_what_stands_between_layers_is_simulated(kind, config):
+    check_simulation(Wrapped(*BETWEEN[kind]()), [random(3, 4, 8, 8)], CONFIGS[config])
+
+
+class Head(M.Module):
+    """Real layers behind the quantized ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm = Wrapped(conv()), M.BatchNorm2d(4)
+
+    def forward(self, x):
+        return self.norm(self.body(x))
+
+
+def test_a_batch_norm_of_real_numbers_stays_as_it_is():
+    net, x = Head(), random(3, 4, 8, 8)
+    trained_steps(net, [x])
+    state = net.norm.state_dict()
+    net = trained_steps(Q.quantize_qat(net), [x])
+    body, norm = net.body(x).numpy(), M.BatchNorm2d(4)
+    norm.load_state_dict({k: v for k, v in net.norm.state_dict().items() if k in state})
+    np.testing.assert_array_equal(net(x).numpy(), norm.eval()(Tensor(body)).numpy())
+    simulated = net(x).numpy()
+    np.testing.assert_array_equal(Q.quantize(net).eval()(x).numpy(), simulated)
+
+
+def test_a_calibrated_batch_norm_has_a_range():
+    net, x = Q.quantize_qat(Wrapped(M.BatchNorm2d(4), conv()), qconfig=Q.calibration_qconfig).eval(), random(3, 4, 8, 8)
+    exact = net(x).numpy()
+    Q.enable_observer(net)
+    net(x)
+    y = Q.quantize(net).eval()(x).numpy()
+    assert np.abs(y - exact).max() < 0.05 * np.abs(exact).max()
+
+
+def test_a_batch_norm_without_a_scale_is_named():
+    net = Wrapped(M.BatchNorm2d(4))
+    Q.quantize_qat(net, qconfig=Q.passive_qconfig)
+    params = Q.create_qparams(dtype_meta="qint8", scale=Tensor(0.1))
+    net.quant.act_observer.set_qparams(params)
+    net = Q.quantize(net).eval()
+    with pytest.raises(OptionError, match=r"BatchNorm2d: it has no dtype of its result"):
+        net(random(3, 4, 8, 8))
+    made = QM.BatchNorm2d(4, dtype=params.dtype).eval()
+    x = Tensor(np.arange(16, dtype=np.float32).reshape(1, 4, 2, 2) / 10).astype(params.dtype)
+    np.testing.assert_array_equal(made(x).numpy(), x.numpy())
+
+
+def test_gradients_pass_means_on_a_grid():
+    x = random(2, 4, 6, 6)
+    net = trained_steps(Q.quantize_qat(Wrapped(M.AvgPool2d(2))), [x])
+    parameter = Parameter(x.numpy())
+    with GradManager().attach([parameter]) as manager:
+        manager.backward(net(parameter).sum())
+    inside = np.abs(x.numpy()) < 127.5 * net.quant.get_activation_qparams().scale.item()
+    np.testing.assert_allclose(parameter.grad.numpy()[inside], 0.25)
