@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,22 +15,28 @@ from megengine.core.text import counted
 from megengine.dispatch.apply import no_interposers
 from megengine.tensor import Tensor
 from megengine.traced_module.interpret import interpret
-from megengine.traced_module.ir.expr import Apply
+from megengine.traced_module.ir.expr import Apply, Constant, Expr
+from megengine.traced_module.ir.functions import constant_key
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 
 DEEPEST = 20  # bodies in bodies
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 class Body:
-    """A graph of ops as an attribute of an op, which is never changed. What it reads from around it are inputs."""
+    """A graph of ops as an attribute of an op, which is never changed. What it reads from around it are inputs.
 
-    __slots__ = ("_run", "graph")
+    Two are equal if they have the same ops, attributes and constants; names may differ.
+    """
+
+    __slots__ = ("_digest", "_run", "graph")
 
     def __init__(self, graph: InternalGraph, run: Run | None = None) -> None:
         if graph.of_calls:
             raise GraphError(f"the graph {graph.name!r} that an op runs holds calls of modules; expected ops; lower it")
         self.graph, self._run = graph, run
+        self._digest: bytes | None = None
 
     def specs(self, given: Sequence[TensorSpec]) -> list[TensorSpec]:
         """Specs of the results. Raises ShapeError and DTypeError where these specs are not those of the inputs."""
@@ -55,6 +62,26 @@ class Body:
             tensors = [Tensor._wrap(a, n.spec.dtype) for a, n in zip(arrays, self.graph.inputs, strict=True)]
             return [t._storage() for t in interpret(self.graph, tensors)]
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Body) and (self is other or self._content() == other._content())
+
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+    def _content(self) -> bytes:
+        """Of equal graphs the same bytes; it is computed once, since the graph is never changed."""
+        if self._digest is None:
+            exprs = self.graph.exprs()
+            places = {id(n): i for i, n in enumerate(n for expr in exprs for n in expr.outputs)}
+            ends = [[places[id(n)] for n in nodes] for nodes in (self.graph.inputs, self.graph.outputs)]
+            digest = hashlib.sha256(repr(ends).encode())
+            for expr in exprs:
+                digest.update(repr((expr.kind, [places[id(n)] for n in expr.inputs], _shown(expr))).encode())
+                if isinstance(expr, Constant):
+                    digest.update(np.ascontiguousarray(expr.value._storage()).tobytes())
+            self._digest = digest.digest()
+        return self._digest
+
     def __repr__(self) -> str:
         inputs, ops = (
             [n.name for n in self.graph.inputs],
@@ -65,6 +92,25 @@ class Body:
 
 def _fits(stated: int, n: int) -> bool:
     return stated == n or type(stated) is not int
+
+
+def _shown(expr: Expr) -> tuple[Any, ...]:
+    """What an expression computes beside its operands, as values whose texts differ where they do."""
+    specs = [str(n.spec) for n in expr.outputs if isinstance(n, TensorNode)]
+    if not isinstance(expr, Apply):
+        return (specs,)
+    attrs = {k: v._content() if isinstance(v, Body) else constant_key(v) for k, v in sorted(expr.attrs.items())}
+    return specs, expr.op, attrs
+
+
+def operands_of(expr: Apply, body: Body) -> list[tuple[Any, Any]]:
+    """(operand of an op, the input of a graph that it runs which takes it); operands come last on both sides.
+
+    The first inputs of rounds are their number and whether another one follows, which no operand gives.
+    """
+    own = 2 if "states" in expr.attrs else 0
+    inputs = body.graph.inputs[own:]
+    return list(zip(expr.inputs[len(expr.inputs) - len(inputs) :], inputs, strict=True))
 
 
 def bodies_of(expr: Any) -> Iterator[tuple[str, Body]]:

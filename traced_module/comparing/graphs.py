@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from megengine.core.pytree import flatten, tree_map, unflatten
-from megengine.traced_module.comparing.changes import KINDS, Bare, Change, short
+from megengine.traced_module.bodies import Body, bodies_of
+from megengine.traced_module.comparing.changes import KINDS, Bare, Change, joined, short
 from megengine.traced_module.comparing.matching import Matching, best_matching
 from megengine.traced_module.comparing.values import spec_changes, tensor_changes
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input
@@ -71,6 +72,7 @@ def _expr_changes(m: Matching, a: Expr, b: Expr, where: str, renamed: Renamed) -
         for change in tensor_changes(a.value, b.value):
             yield Change(kind="changed", where=where, old=old, new=new, **change)
         return
+    yield from _inner_changes(a, b, where)
     for what, before, after, only_nodes in _argument_changes(m, a, b, renamed):
         kind = "rewired" if only_nodes else "changed"
         yield Change(kind=kind, where=where, old=old, new=new, what=what, before=short(before), after=short(after))
@@ -81,6 +83,15 @@ def _expr_changes(m: Matching, a: Expr, b: Expr, where: str, renamed: Renamed) -
         if isinstance(x, TensorNode) and isinstance(y, TensorNode):
             for change in spec_changes(x.spec, y.spec):
                 yield Change(kind=kind, where=where, old=x.name, new=y.name, **change)
+
+
+def _inner_changes(a: Expr, b: Expr, where: str) -> Iterator[Change]:
+    """Differences between the graphs that two ops run, under the name of the op and that of the graph."""
+    theirs = dict(bodies_of(b))
+    for name, body in bodies_of(a):
+        if name in theirs and body != theirs[name]:
+            place = joined(where, f"{_name(a)}.{name}")
+            yield from graph_changes(match_graphs(body.graph, theirs[name].graph), place)
 
 
 def _argument_changes(m: Matching, a: Expr, b: Expr, renamed: Renamed) -> Iterator[tuple[str, str, str, bool]]:
@@ -95,6 +106,8 @@ def _argument_changes(m: Matching, a: Expr, b: Expr, renamed: Renamed) -> Iterat
     for key in dict.fromkeys((*old, *new)):
         if key not in old or key not in new:
             yield key, _text(old, key), _text(new, key), False
+            continue
+        if isinstance(old[key], Body) and isinstance(new[key], Body):
             continue
         same, same_but_nodes = _compare(m, old[key], new[key])
         if not same:

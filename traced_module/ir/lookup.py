@@ -133,7 +133,8 @@ def node_named(graphs: Sequence[Any], name: str, first: Any | None = None) -> An
         if not candidates:
             known = [text for node in every for text in (node.name, *known_as(node))]
             where = preferred[0].name if preferred else "the module"
-            raise OptionError(f"{where} has no value {name!r}{nearest(name, known)}")
+            below = next(filter(None, (_inside_an_op(graph, name) for graph in graphs)), "")
+            raise OptionError(f"{where} has no value {name!r}{below or nearest(name, known)}")
     if len(candidates) > 1:
         raise OptionError(_ambiguous(name, candidates))
     return candidates[0]
@@ -146,9 +147,29 @@ def _ambiguous(name: str, candidates: Sequence[Node]) -> str:
 
 def nearest_node(graph: Any, name: str) -> str:
     """The end of a message about a name that no node of a graph has: the nearest one, in the graphs it enters too."""
+    if below := _inside_an_op(graph, name):
+        return below
     inside = [node for node in graph.nodes() if node.graph is not graph]
     same = [node_path(node) for node in inside if name == node.name]
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
         return f"; a submodule has it: {same[0]!r}{more}; give that path, or use get_node_by_name"
     return nearest(name, [*graph._names.nodes(), *(text for n in inside for text in known_as(n)[:2])])
+
+
+def _inside_an_op(graph: Any, name: str, where: str = "") -> str:
+    """The end of a message about a name, or path, of a value of a graph that an op runs; "" for other names."""
+    for expr in graph.exprs():
+        for attribute, value in getattr(expr, "_attrs", {}).items():
+            inner = getattr(value, "graph", None)
+            if inner is None:
+                continue
+            path = f"{where}{expr.name}.{attribute}."
+            if name in inner._names or (name.startswith(path) and name[len(path) :] in inner._names):
+                return (
+                    f"; it stands in the graph {attribute!r} that the op {expr.name!r} runs, which is never changed: "
+                    "edit a clone of that graph, and give the op a Body of it with set_attrs"
+                )
+            if below := _inside_an_op(inner, name, path):
+                return below
+    return ""

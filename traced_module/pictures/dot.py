@@ -12,6 +12,8 @@ import graphviz
 from megengine.core.collecting import collection_paused
 from megengine.core.errors import GraphError
 from megengine.serialization import write_atomically
+from megengine.traced_module.bodies import bodies_of, operands_of
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.nesting import nests
 from megengine.traced_module.pictures.boxes import COLOURS
@@ -141,18 +143,43 @@ class _Writer:
                 continue  # its box stands in another cluster
             name = f"{prefix}_{number}"
             if item.inside is None or level >= self.depth:
-                self.picture.node(name, _label(item, 2), fillcolor=COLOURS[kind(item)][0])
-                here = {id(node) for expr in item.made for node in expr.outputs}
-                operands = [node for expr in item.made for node in expr.inputs if id(node) not in here]
-                self.edges.update(dict.fromkeys((boxes[id(node)], name) for node in operands if id(node) in boxes))
-                boxes.update(dict.fromkeys(here, name))
+                self._box(item, boxes, name)
                 continue
             self.picture.body.append(f"\tsubgraph cluster_{name} {{\n")
             self.picture.attr(label=_label(item, 1))
             if item.expr is None:
                 self.sheet(item.inside, boxes, name, level + 1)
+            elif isinstance(item.expr, Apply):
+                self._run(item.expr, item, boxes, name, level + 1)
             else:
                 self._call(item, item.inside, boxes, name, level)
+            self.picture.body.append("\t}\n")
+
+    def _box(self, item: Item, boxes: dict[int, str], name: str) -> None:
+        self.picture.node(name, _label(item, 2), fillcolor=COLOURS[kind(item)][0])
+        here = {id(node) for expr in item.made for node in expr.outputs}
+        operands = [node for expr in item.made for node in expr.inputs if id(node) not in here]
+        self.edges.update(dict.fromkeys((boxes[id(node)], name) for node in operands if id(node) in boxes))
+        boxes.update(dict.fromkeys(here, name))
+
+    def _run(self, expr: Apply, item: Item, boxes: dict[int, str], name: str, level: int) -> None:
+        """An op and the graphs that it runs: operands lead to their inputs too, their results lead to the op."""
+        assert item.inside is not None
+        self._box(item, boxes, name)
+        for number, (opened, (_, body)) in enumerate(zip(item.inside.items, bodies_of(expr), strict=True)):
+            below = f"{name}_{number}"
+            if level >= self.depth or opened.inside is None:
+                self.picture.node(below, _label(opened, 2), fillcolor=COLOURS[kind(opened)][0])
+                self.edges[below, name] = None
+                continue
+            self.picture.body.append(f"\tsubgraph cluster_{below} {{\n")
+            self.picture.attr(label=_label(opened, 1))
+            inner: dict[int, str] = {}
+            self.sheet(opened.inside, inner, below, level + 1)
+            for operand, node in operands_of(expr, body):
+                if id(operand) in boxes and id(node) in inner:
+                    self.edges[boxes[id(operand)], inner[id(node)]] = None
+            self.edges.update(dict.fromkeys((inner[id(n)], name) for n in body.graph.outputs if id(n) in inner))
             self.picture.body.append("\t}\n")
 
     def _call(self, item: Item, inside: Sheet, boxes: dict[int, str], name: str, level: int) -> None:

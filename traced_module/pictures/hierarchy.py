@@ -1,9 +1,9 @@
 """The hierarchy of a picture: sheets of boxes, some of which open into sheets of their own.
 
-A call of a submodule opens into the graph of that submodule. In graphs without submodules (ops, flattened calls) a run
-of expressions with one module path is one box, and runs inside of it are boxes of its sheet. Runs in the order of
-execution can be folded without a cycle in any graph. Sheets that are still long are cut into parts, so that none has
-more than `MOST` boxes.
+A call of a submodule opens into the graph of that submodule, an op that runs graphs into these. In graphs without
+submodules (ops, flattened calls) a run of expressions with one module path is one box, and runs inside of it are boxes
+of its sheet. Runs in the order of execution can be folded without a cycle in any graph. Sheets that are still long are
+cut into parts, so that none has more than `MOST` boxes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from megengine.core.errors import GraphError
+from megengine.traced_module.bodies import bodies_of
 from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
@@ -145,7 +146,19 @@ class _Folding:
 
     def _single(self, expr: Expr) -> Item:
         child = child_graph(expr)
-        return Item(expr, (expr,), inside=None if child is None else self.graph(child))
+        return Item(expr, (expr,), inside=self._bodies(expr) if child is None else self.graph(child))
+
+    def _bodies(self, expr: Expr) -> Sheet | None:
+        """The graphs that an op runs, a box for each; None for other expressions."""
+        items = []
+        for name, body in bodies_of(expr):
+            made = tuple(shown(body.graph) or body.graph.exprs(recursive=False))
+            items.append(Item(None, made, title=name, inside=self.graph(body.graph)))
+        if not items:
+            return None
+        sheet = Sheet(expr.name, expr.top_graph)
+        self._fill(sheet, items)
+        return sheet
 
     def _fold(self, title: str, items: list[Item], graph: InternalGraph) -> Item:
         exprs = tuple(expr for item in items for expr in item.made)

@@ -15,6 +15,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import Op, interpose
 from megengine.tensor import Parameter, Tensor
+from megengine.traced_module.bodies import bodies_of
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import node_path
@@ -47,7 +48,8 @@ class _Counting(Deferring):
 class Costs:
     """Parameters and multiply-accumulates of the expressions of a graph and of the graphs of its submodules.
 
-    `unknown` collects calls whose multiply-accumulates are not known, because they depend on the values of inputs.
+    `unknown` collects calls whose multiply-accumulates are not known, because they depend on the values of inputs:
+    of ops that run graphs, which ones run, and how often.
     """
 
     def __init__(self, graph: InternalGraph) -> None:
@@ -66,6 +68,9 @@ class Costs:
         return self._found[id(expr)]
 
     def _count(self, expr: Expr) -> int | None:
+        if any(self.total(body.graph)[0] for _, body in bodies_of(expr)):
+            self.unknown.append(expr)
+            return None
         if isinstance(expr, Apply):
             return expr.macs
         if not isinstance(expr, Call):
@@ -92,6 +97,8 @@ class Costs:
             elif isinstance(node, TensorNode) and isinstance(node.expr, GetAttr):
                 value = get_subattr(node.expr.inputs[0].owner, node.expr.name)
                 weights |= _sizes([value])
+        for _, body in bodies_of(expr):
+            weights |= self.total(body.graph)[1]
         if is_call_module(expr):
             weights |= _sizes(expr.inputs[0].owner.parameters())
         return weights
@@ -198,17 +205,20 @@ def summarize(graph: InternalGraph, *, depth: int | None = None) -> Summary:
     return Summary(graph.name, rows, *sizes(weights), macs, tuple(e.name for e in costs.unknown))
 
 
-def _rows(graph: InternalGraph, costs: Costs, deepest: float, depth: int) -> Iterator[Row]:
+def _rows(graph: InternalGraph, costs: Costs, deepest: float, depth: int, where: str = "") -> Iterator[Row]:
+    """Rows of a graph; `where` is the path of one that an op runs."""
     for expr in shown(graph):
         if isinstance(expr, Input):
             continue
         specs = tuple(n.spec for n in expr.outputs if isinstance(n, TensorNode))
         costs_of = (sizes(costs.weights(expr))[0], costs.macs(expr))
-        place = node_path(expr.outputs[0]) if expr.outputs else ""
+        place = where + node_path(expr.outputs[0]) if expr.outputs else ""
         yield Row(expr.name, called_name(expr), module_path(expr), depth, specs, *costs_of, *provenance(expr), place)
         child = child_graph(expr)
         if child is not None and depth < deepest:
             yield from _rows(child, costs, deepest, depth + 1)
+        for title, body in bodies_of(expr) if depth < deepest else ():
+            yield from _rows(body.graph, costs, deepest, depth + 1, f"{place}.{title}.")
 
 
 HEADINGS = ("call", "of", "module", "shape", "dtype", "parameters", "MACs")

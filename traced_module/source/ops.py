@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from megengine import functional as F
-from megengine.core.errors import MegEngineError
+from megengine.core.errors import GraphError, MegEngineError
 from megengine.tensor import Tensor
+from megengine.traced_module.bodies import bodies_of
 from megengine.traced_module.ir.expr import Apply, Input
 from megengine.traced_module.operators import ARITHMETIC, BINARY, op_of
 from megengine.traced_module.source.layers import same_value
@@ -23,6 +24,11 @@ OPERATORS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 def op_code(expr: Apply, inputs: list[str]) -> Code:
     """The call that applies an op: an operator, a function of `F`, or `apply("op", ...)`."""
     attrs = dict(expr.attrs)
+    if held := [name for name, _ in bodies_of(expr)]:
+        raise GraphError(
+            f"the op {expr.op!r} runs graphs ({', '.join(held)}), which have no form in Python source; "
+            "write .mgt or .onnx"
+        )
     if expr.op in OPERATORS and len(inputs) == 2 and not attrs:
         symbol, function = OPERATORS[expr.op]
         if _does_the_same(expr, function):
