@@ -109,8 +109,12 @@ def reshape_method(self: Tensor, *args: Integers) -> Tensor:
 def shape_argument(shape: Any) -> tuple[int, ...]:
     """A shape given as integers, one sequence, or a tensor."""
     usual = shape[0] if len(shape) == 1 else shape
-    if type(usual) is tuple and {*map(type, usual)} <= {int}:  # no conversion
-        return usual
+    if type(usual) is tuple:
+        for n in usual:
+            if type(n) is not int:
+                break
+        else:  # no conversion
+            return usual
     if len(shape) == 1 and not isinstance(shape[0], (numbers.Integral, float)):
         only = shape[0]
         if isinstance(only, (Tensor, np.ndarray)) and only.ndim > 1:
