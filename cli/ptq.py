@@ -126,7 +126,8 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     type=Choice([*EFFORTS]),
     default="fast",
     show_default=True,
-    help="balanced: ranges of least squared error, --equalize and --rounding gptq; several times the time.",
+    help="balanced: ranges of least squared error, --equalize and --rounding gptq, several times the time; best: "
+    "--distillation too, minutes.",
 )
 @click.option("--weights", type=Choice(CHOICES["weights"]), default="per_channel", show_default=True)
 @click.option("--activations", type=Choice([*METHODS]), help="How ranges are chosen.  [default: of --effort]")
@@ -140,6 +141,13 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     "--equalize/--no-equalize",
     default=None,
     help="Scale channels between convolutions so that all use the whole range.  [default: of --effort]",
+)
+@click.option(
+    "--distillation",
+    type=click.IntRange(0),
+    metavar="PASSES",
+    help="Train scales, biases and weights to follow the float network, without labels; 0: not.  "
+    "[default: of --effort]",
 )
 @click.option("--bias-correction/--no-bias-correction", default=True, show_default=True)
 @click.option("--profile", type=Choice(list(PROFILES)), default="x86", show_default=True, help="Target.")

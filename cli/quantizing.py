@@ -87,6 +87,7 @@ def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> 
         "activations": f"per tensor, range by {ranges}",
         "rounding of weights": config.rounding,
         "equalization": "yes" if config.equalize else "no",
+        "distillation": counted(config.distillation, "pass") if config.distillation else "no",
         "bias correction": "yes" if config.bias_correction else "no",
         "profile": config.target.name,
         "rules": ", ".join(map(str, config.rules)) or "none",

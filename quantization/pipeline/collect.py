@@ -1,6 +1,5 @@
 """collect: statistics of a network by one pass over data, in one or several processes, kept on the way."""
 
-import hashlib
 import multiprocessing
 import signal
 import time
@@ -16,7 +15,15 @@ import numpy as np
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.quantization.pipeline.calibrate import observe_all, prepared, samples_at_once
 from megengine.quantization.pipeline.config import QuantConfig
-from megengine.quantization.ranges import Batch, Progress, Statistics, TensorStatistics, as_batches, watched
+from megengine.quantization.ranges import (
+    Batch,
+    Progress,
+    Statistics,
+    TensorStatistics,
+    as_batches,
+    sample_number,
+    watched,
+)
 from megengine.traced_module import TracedModule
 from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.graph import InternalGraph
@@ -120,14 +127,7 @@ def _told(data: Iterable[Any], progress: Progress | None) -> Iterator[Any]:
 def _digests(arrays: Batch, together: int) -> list[int]:
     """A number of 64 bits for each sample of a batch, by its values."""
     samples = [arrays] if together == 1 else [tuple(a[i : i + 1] for a in arrays) for i in range(together)]
-    numbers = []
-    for sample in samples:
-        one = hashlib.blake2b(digest_size=8)
-        for array in sample:
-            one.update(f"{array.dtype.str} {array.shape}".encode())
-            one.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        numbers.append(int.from_bytes(one.digest(), "little"))
-    return numbers
+    return [sample_number(sample) for sample in samples]
 
 
 def _empty(edges: Edges) -> Edges:

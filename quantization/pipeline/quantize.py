@@ -10,6 +10,7 @@ from megengine.quantization.checks import Analysis, analyze
 from megengine.quantization.pipeline.annotate import Annotation, annotate, require_layers
 from megengine.quantization.pipeline.calibrate import calibrate, observe_all, prepared
 from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.pipeline.distill import distill
 from megengine.quantization.pipeline.equalize import equalized
 from megengine.quantization.pipeline.exchange import exchange
 from megengine.quantization.pipeline.fold import fold
@@ -75,7 +76,8 @@ def quantize_model(
 ) -> QuantizedModel:
     """Quantize a float network with the help of sample inputs.
 
-    canonicalize -> annotate -> calibrate (-> equalize) -> freeze (-> refine) -> materialize -> fold -> integerize
+    canonicalize -> annotate -> calibrate (-> equalize) -> freeze (-> refine, distill) -> materialize -> fold
+    -> integerize
 
     Args:
         model: a traced module, or an op-level graph; layers in bfloat16 or float16 count as float32.
@@ -154,7 +156,11 @@ def convert(
     frozen = freeze(graph, annotation, stats)
     if (config.bias_correction or config.second_reading) and frozen.weights:
         frozen = refine(graph, annotation, frozen, stats, config, calibration, progress=progress)
+    int_bias = config.target.bias == "int32"
+    if config.distillation:
+        epochs = config.distillation
+        frozen = distill(graph, annotation, frozen, calibration, epochs=epochs, int_bias=int_bias, progress=progress)
     qdq = materialize(graph, frozen)
-    integer = integerize(fold(qdq), int_bias=config.target.bias == "int32")
+    integer = integerize(fold(qdq), int_bias=int_bias)
     report = report_of(graph, integer, annotation)
     return QuantizedModel(config, graph, qdq, integer, annotation, frozen, stats, report)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,6 +79,15 @@ def run(network: Network, inputs: Sequence[Tensor], seen: Seen | None = None) ->
     """The results: every value is the integer network's."""
     whole = _integer_values(network, inputs)
     return _Straight(network, whole, seen).outputs(inputs)
+
+
+def run_watched(
+    network: Network, inputs: Sequence[Tensor], names: Iterable[str]
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """The results, and the values of nodes of the float network by name, on the tape."""
+    straight = _Straight(network, _integer_values(network, inputs), None)
+    outputs = straight.outputs(inputs)
+    return outputs, {name: straight.values[id(network.graph.node(name))] for name in names}
 
 
 def _integer_values(network: Network, inputs: Sequence[Tensor]) -> _Integers:

@@ -6,6 +6,7 @@ from megengine.quantization.ranges.batches import (
     as_batches,
     as_tensors,
     require_repeatable,
+    sample_number,
     samples_of,
     shape_remedy,
     stream,

@@ -222,7 +222,7 @@ def test_settings_that_read_data_twice_say_so():
 def test_efforts_are_settings_by_name():
     assert QuantConfig.of("fast") == QuantConfig()
     assert QuantConfig.of("balanced", rounding="nearest").equalize
-    with pytest.raises(OptionError, match="effort: expected one of fast, balanced, got 'balance'; did you mean"):
+    with pytest.raises(OptionError, match="effort: expected one of fast, balanced, best, got 'balance'; did you mean"):
         QuantConfig.of("balance")
     with pytest.raises(OptionError, match="rounding: expected one of nearest, gptq, got 'adaround'"):
         QuantConfig(rounding="adaround")
