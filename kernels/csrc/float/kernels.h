@@ -20,6 +20,7 @@ struct PlanesPool {
     // of each tap along the last axis that lies inside for some element: the first one, how many, and the
     // place of the tap for the first
     std::vector<std::array<std::int64_t, 3>> columns;
+    std::vector<float> inside;  // how many taps count, of each element along the last axis
 };
 
 // A convolution of rows-first images [n,c,h,w] with weights [o,c/groups,kh,kw].

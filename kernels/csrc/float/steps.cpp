@@ -209,24 +209,38 @@ class ConcatStep final : public Step {
     std::vector<std::int64_t> bytes_;
 };
 
-nb::object pool_step(std::vector<std::int64_t> s, bool max, bool count_padding, int threads) {
-    if (s.size() != 12) throw nb::value_error("pool_step: 12 lengths expected");
-    PoolShape shape{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], count_padding};
-    return capsule(std::make_unique<PoolStep>(shape, max, threads));
-}
-
 // in, out, kernel, stride, dilation and padding before, each over three axes
 nb::object planes_pool_step(const std::array<std::array<std::int64_t, 3>, 6>& s, std::int64_t planes,
                             bool max, bool count_padding, int threads) {
-    PlanesPool shape{s[0], s[1], s[2], s[3], s[4], s[5], max, count_padding, {}};
+    PlanesPool shape{s[0], s[1], s[2], s[3], s[4], s[5], max, count_padding, {}, {}};
+    shape.inside.assign(static_cast<std::size_t>(shape.out[2]),
+                        count_padding ? static_cast<float>(shape.kernel[2]) : 0.f);
     const std::int64_t step = shape.stride[2];
     for (std::int64_t k = 0; k < shape.kernel[2]; ++k) {
         const std::int64_t shift = shape.before[2] - k * shape.dilation[2];
         const std::int64_t first = shift > 0 ? (shift + step - 1) / step : 0;
         const std::int64_t end = std::min(shape.out[2], (shape.in[2] + shift + step - 1) / step);
         if (first < end) shape.columns.push_back({first, end - first, first * step - shift});
+        for (std::int64_t w = first; w < end && !count_padding; ++w)
+            ++shape.inside[static_cast<std::size_t>(w)];
     }
     return capsule(std::make_unique<PlanesPoolStep>(std::move(shape), planes, threads));
+}
+
+// Images of one channel are planes, whose neighbours lie side by side.
+nb::object pool_step(std::vector<std::int64_t> s, bool max, bool count_padding, int threads) {
+    if (s.size() != 12) throw nb::value_error("pool_step: 12 lengths expected");
+    const PoolShape shape{s[0], s[1], s[2], s[3],  s[4],  s[5],         s[6],
+                          s[7], s[8], s[9], s[10], s[11], count_padding};
+    if (shape.c == 1)
+        return planes_pool_step({{{1, shape.h, shape.w},
+                                  {1, shape.oh, shape.ow},
+                                  {1, shape.kh, shape.kw},
+                                  {1, shape.sh, shape.sw},
+                                  {1, 1, 1},
+                                  {0, shape.top, shape.left}}},
+                                shape.n, max, count_padding, threads);
+    return capsule(std::make_unique<PoolStep>(shape, max, threads));
 }
 
 nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
