@@ -71,6 +71,7 @@ class MatmulStep final : public Step {
                                                             {DNNL_ARG_DST, p.dst},
                                                             {DNNL_ARG_SCRATCHPAD, p.scratch}};
             if (p.scaled) arguments.insert({DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC, scale});
+            const FlushSubnormals flush;
             p.primitive.execute(this_thread_stream(), arguments);
         });
     }

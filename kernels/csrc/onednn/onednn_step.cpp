@@ -175,7 +175,12 @@ void PartsStep::run(int part, std::byte* const* buffers, std::byte* scratch) con
         p.src.set_data_handle(buffers[0] + p.src_offset);
         p.dst.set_data_handle(dst);
         p.scratch.set_data_handle(scratch);
-        p.primitive.execute(this_thread_stream(), p.args);
+        if (floats) {
+            const FlushSubnormals flush;
+            p.primitive.execute(this_thread_stream(), p.args);
+        } else {
+            p.primitive.execute(this_thread_stream(), p.args);
+        }
         if (after.apply) after(reinterpret_cast<float*>(dst), p.dst_size);
         for (std::size_t r = 0; r < p.rows; ++r) std::memcpy(place + r * p.pitch, dst + r * p.width, p.width);
     });
@@ -210,14 +215,15 @@ std::vector<std::byte> result_of(const PartsStep& step, std::vector<std::byte>& 
 
 nanobind::object parts_step(const std::vector<Split>& splits, bool residual, const nanobind::object& after,
                             Values src, Values dst) {
+    const bool exact = src.type != dnnl::memory::data_type::f32 && src.type != dnnl::memory::data_type::bf16;
     const auto made = [&](const Split& split) {
         auto step = std::make_unique<PartsStep>();
+        step->floats = !exact;
         step->dst_index = residual ? 2 : 1;
         step->after = function_in(after);
         split(*step);
         return step;
     };
-    const bool exact = src.type != dnnl::memory::data_type::f32 && src.type != dnnl::memory::data_type::bf16;
     try {
         if (exact) return capsule(made(splits.front()));
         auto whole = made(splits.back());

@@ -81,7 +81,10 @@ class WindowStep final : public Step {
             arguments[DNNL_ARG_SRC] = dnnl::memory(in_.to, cpu_engine(), source);
             arguments[DNNL_ARG_DST] = dnnl::memory(out_.from, cpu_engine(), result);
             arguments[DNNL_ARG_SCRATCHPAD] = dnnl::memory(scratch_, cpu_engine(), scratch);
-            primitive_.execute(this_thread_stream(), arguments);
+            {
+                const FlushSubnormals flush;
+                primitive_.execute(this_thread_stream(), arguments);
+            }
             if (result_) out_.run(result, buffers[1], scratch);
         });
     }
