@@ -135,3 +135,43 @@ def test_wrong_tables_of_neighbours_are_refused():
         _core.resize_step(1, 1, [3], [1], [[2]], [[]], 1)
     with pytest.raises(ValueError, match="at least one axis expected"):
         _core.resize_step(1, 1, [], [], [], [], 1)
+
+
+@pytest.mark.parametrize("shape", [(2, 37, 9, 23), (3, 1, 7, 5), (2, 1100, 2, 3), (1, 8, 1, 1)])
+def test_one_number_a_channel_reaches_every_picture(shape):
+    rng = np.random.default_rng(1)
+    x, factor = rng.standard_normal(shape), rng.standard_normal((1, shape[1], 1, 1))
+    rows = rng.standard_normal((shape[0], 1, 1, shape[3]))
+    for level in isa.available():
+        with isa.capped(level):
+            for other in (factor, rows):
+                arrays = [a.astype(np.float32) for a in (x, other)]
+                np.testing.assert_array_equal(run("add", {}, arrays), arrays[0] + arrays[1])
+                np.testing.assert_array_equal(run("add", {}, arrays, threads=2), arrays[0] + arrays[1])
+
+
+@pytest.mark.parametrize("op", ["max_pool2d", "avg_pool2d"])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "padding"),
+    [
+        ((2, 1, 7, 33), (5, 1), (1, 1), ((2, 2), (0, 0))),
+        ((1, 1, 70, 40), (3, 3), (2, 2), ((1, 0), (0, 1))),
+        ((1, 1, 3, 1100), (1, 4), (1, 1), ((0, 0), (1, 2))),
+        ((1, 1, 1, 1), (1, 1), (1, 1), ((0, 0), (0, 0))),
+    ],
+)
+def test_pictures_of_one_channel_have_the_bits_of_the_reference(op, shape, kernel, stride, padding):
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    attrs = {"kernel": kernel, "stride": stride, "padding": padding}
+    for inside in (False, True)[: 1 + (op == "avg_pool2d")]:
+        attrs |= {"count_include_pad": inside} if op == "avg_pool2d" else {}
+        want = get_op(op).reference(x, **attrs)
+        problem = Problem(op, [TensorSpec(shape, x.dtype)], [TensorSpec(want.shape, x.dtype)], attrs)
+        for level in isa.available():
+            for threads in (1, 3):
+                with isa.capped(level):
+                    step = family(op).select(problem, {}, step=True).make_step(problem, {}, threads)
+                    out = np.full(want.size + 8, 77, np.float32)
+                    _core.run_step(step, [x, out[: want.size]])
+                np.testing.assert_array_equal(out[: want.size].reshape(want.shape), want)
+                assert (out[want.size :] == 77).all()

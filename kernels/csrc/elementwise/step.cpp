@@ -105,7 +105,7 @@ class ElementwiseStep final : public Step {
         const bool matrix = nest.dims() > 1;
         const std::int64_t rows = matrix ? nest.shape[last - 1] : 1, cols = nest.shape[last];
         const std::int64_t at_once = std::max<std::int64_t>(1, kBlock / cols);
-        std::array<const std::byte*, kMostInputs> held{};  // what a register holds a single number of
+        std::array<const std::byte*, kMostInputs> held{};  // the number, or the row, that a register repeats
         nest.each(2, [&](const std::int64_t* at) {
             for (std::int64_t r = 0; r < rows; r += at_once)
                 for (std::int64_t c = 0; c < cols; c += kBlock)
@@ -123,6 +123,7 @@ class ElementwiseStep final : public Step {
         const std::size_t last = nest_.dims() - 1, inputs = nest_.strides.size() - 1;
         const bool matrix = nest_.dims() > 1;
         const std::int64_t size = rows * cols;
+        const std::int64_t most_rows = matrix ? std::min(kBlock / cols, nest_.shape[last - 1]) : 1;
         std::array<const void*, kMostValues> values{};
         for (std::size_t o = 0; o <= inputs; ++o) {
             const Lengths& strides = nest_.strides[o];
@@ -140,8 +141,10 @@ class ElementwiseStep final : public Step {
             }
             std::byte* copy = scratch + static_cast<std::int64_t>(o - 1) * kRegisterBytes;
             values[o - 1] = copy;
-            if (col_step == 0 && row_step == 0) {
-                if (held[o - 1] != place) spread_any(item, place, copy, 1, kBlock, 0, 0);
+            if (row_step == 0) {
+                if (held[o - 1] != place)
+                    spread_any(item, place, copy, col_step ? most_rows : 1, col_step ? cols : kBlock, 0,
+                               col_step);
                 held[o - 1] = place;
             } else {
                 spread_any(item, place, copy, rows, cols, row_step, col_step);
