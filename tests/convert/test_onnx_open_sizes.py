@@ -303,6 +303,14 @@ def test_a_module_around_the_graph_is_a_graph_for_every_size():
     assert [str(n.spec) for n in net.graph.outputs] == ["float32[batch, length, 3]"]
 
 
+@pytest.mark.parametrize("mark", ["?", "-1", "None", "unk"])
+def test_marks_of_unknown_lengths_are_no_names(mark):
+    """Exporters write the same mark on axes of different lengths."""
+    net = load(model([node("Relu", "x", "y")], [mark, 3, mark, mark]))
+    assert str(net.graph.outputs[0].spec) == "float32[x_0, 3, x_2, x_3]"
+    assert net(picture(2, 3, 4, 5)).shape == (2, 3, 4, 5)
+
+
 def test_what_an_open_size_has_no_form_for_in_a_file_is_said():
     """Padding that is the same at both ends depends on the size; so do the places of an assignment."""
     conv = node("Conv", "x w", "y", strides=[2, 2], auto_pad="SAME_UPPER", kernel_shape=[3, 3])

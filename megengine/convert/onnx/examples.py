@@ -18,6 +18,7 @@ SCALES = (
     *((224, 16, 1), (224, 16, 2), (256, 32, 1), (320, 8, 1), (640, 64, 1), (64, 128, 1), (32, 24, 1), (512, 512, 1)),
     *((28, 77, 1), (48, 4, 1), (299, 12, 1)),
 )
+_NAME = re.compile(r"^(?!(none|unk|unknown)$).*[a-z]", re.IGNORECASE)  # exporters write "?" or "None" on unequal axes
 _ALONG_TIME = re.compile(r"seq|len|time|frame|token|step|past|patch|point|height|width|^[thwls]$", re.IGNORECASE)
 
 
@@ -36,7 +37,8 @@ class Examples:
         made = list(stated)
         for axis, (length, dim) in enumerate(zip(stated, dims, strict=True)):
             if length is None:
-                name = dim.dim_param or f"{re.sub(r'[^0-9A-Za-z_]+', '_', item.name).strip('_')}_{axis}"
+                own = dim.dim_param if _NAME.search(dim.dim_param) else ""
+                name = own or f"{re.sub(r'[^0-9A-Za-z_]+', '_', item.name).strip('_')}_{axis}"
                 self.names.add(name)
                 made[axis] = named(name, self._length(name, axis, len(dims)))
         return made
