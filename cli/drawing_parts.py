@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,12 +76,21 @@ def picture_of(array: np.ndarray, how: Recipe | None) -> str:
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
+def one_by_one(
+    batches: Sequence[Sequence[np.ndarray]], before: Sequence[np.ndarray], after: Sequence[np.ndarray]
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(sample, its result before, after) where a network of one input gives a row of classes for each sample."""
+    for batch, a, b in zip(batches, before, after, strict=True):
+        if len(batch) == 1 and a.ndim == 2 and batch[0].shape[:1] == a.shape[:1] and a.shape[1]:
+            yield from ((batch[0][i : i + 1], a[i], b[i]) for i in range(len(a)))
+
+
 def predictions(
-    inputs: Sequence[np.ndarray], before: np.ndarray, after: np.ndarray, how: Recipe | None, most: int = 12
+    samples: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], how: Recipe | None, most: int = 12
 ) -> list[dict[str, Any]]:
     """Pictures with the first class before and after quantization, those that differ first."""
     rows = []
-    for number, (x, a, b) in enumerate(zip(inputs, before, after, strict=True), 1):
+    for number, (x, a, b) in enumerate(samples, 1):
         address = picture_of(x, how)
         if address:
             first, second = int(a.argmax()), int(b.argmax())

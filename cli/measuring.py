@@ -5,10 +5,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from megengine import plan
-from megengine.cli.drawing_parts import predictions
+from megengine.cli.drawing_parts import one_by_one, predictions
 from megengine.cli.images import Recipe
 from megengine.core.text import counted
 from megengine.quantization import verify
@@ -48,7 +46,6 @@ def measured(model: Any, held: Sequence[Any], how: Recipe | None) -> tuple[dict[
     ms = interleaved({"float": lambda: plans[0](*held[0]), "int8": lambda: plans[1](*held[0])}, rounds=10)
     checked = verify(model, held[:2])
     before, after = ([one(*x)[0] for x in held] for one in plans)
-    rows = before[0].ndim == 2 and len(held[0]) == 1 and len(before[0]) == 1
-    shown = predictions([x for (x,) in held], np.concatenate(before), np.concatenate(after), how) if rows else []
+    shown = predictions(one_by_one(held, before, after), how)
     more = {"plan": plans[1].describe(), "verify": verify_line(checked), "exact": checked.exact, "pictures": shown}
     return {"CPU time, one thread": f"{ms['float']:.2f} → {ms['int8']:.2f} ms"}, more

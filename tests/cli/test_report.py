@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from report_sections import edge, long_section
 
-from megengine.cli.drawing_parts import both_histograms, channel_ranges, picture_of, predictions
+from megengine.cli.drawing_parts import both_histograms, channel_ranges, one_by_one, picture_of, predictions
 from megengine.cli.evaluation import logits_of, score
 from megengine.cli.images import Recipe
 from megengine.cli.measuring import interleaved
@@ -178,7 +178,9 @@ def test_a_line_for_each_channel_and_many_channels_share_one():
 def test_inputs_are_shown_as_pictures_before_and_after():
     red = np.zeros((1, 3, 8, 8), np.float32)
     red[:, 0] = 1
-    shown = predictions([red, red * 0.5, np.zeros((1, 4))], np.eye(3), np.eye(3)[[0, 0, 2]], None)
+    samples = (np.concatenate([red, red * 0.5]),), (np.zeros((1, 4)),), (red, red)
+    before, after = (list(np.split(np.eye(4)[rows], [2, 3])) for rows in ([0, 1, 2, 3], [0, 0, 2, 3]))
+    shown = predictions(one_by_one(samples, before, after), None)
     assert [(one["number"], one["same"]) for one in shown] == [(2, False), (1, True)]
     assert shown[0]["before"] == "1 (1)" and shown[0]["after"] == "0 (1)"
     data = base64.b64decode(shown[1]["src"].partition(",")[2])
