@@ -114,7 +114,8 @@ def _against(first: Evaluated, other: Evaluated, data: Data) -> report.Section:
     wanted = [*others[:SHOWN], *np.flatnonzero(before == after)[: max(0, SHOWN - len(others))]]
     inputs = _samples(data, {int(i) for i in wanted})
     rows = [int(i) for i in wanted if int(i) in inputs]
-    pictures = predictions([inputs[i] for i in rows], first.logits[rows], other.logits[rows], data.how, SHOWN)
+    samples = [(inputs[i], first.logits[i], other.logits[i]) for i in rows]
+    pictures = predictions(samples, data.how, SHOWN)
     shown = [{**one, "number": rows[one["number"] - 1] + 1} for one in pictures]
     title = f"{Path(other.name).name} against {Path(first.name).name}"
     return report.Section(title, facts, headline=other.against(first), notes=notes, pictures=shown)

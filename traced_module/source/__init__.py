@@ -37,6 +37,7 @@ _USED = {  # names of MegEngine in a generated file -> the line that imports the
     "M": "import megengine.module as M",
     "Parameter": "from megengine import Parameter",
     "Tensor": "from megengine import Tensor",
+    "np": "import numpy as np",
     "quantized": "from megengine.core.dtype import quantized",
     "apply": "from megengine.dispatch import apply",
 }

@@ -10,6 +10,7 @@ from typing import Any
 from megengine import functional as F
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.core.pytree import TreeDef, flatten, unflatten
+from megengine.core.sizes import OpenRatio, OpenSize, name_of
 from megengine.dispatch import opdefs
 from megengine.dispatch.public import public_functions
 from megengine.tensor import Tensor
@@ -34,6 +35,7 @@ from megengine.traced_module.source.arguments import Entry, arguments_of_call, h
 from megengine.traced_module.source.layers import home_of, same_value
 from megengine.traced_module.source.ops import op_code
 from megengine.traced_module.source.parts import ModulePart, Part, Parts, read
+from megengine.traced_module.source.sizes import shape_of, size_text
 from megengine.traced_module.source.text import (
     INDENT,
     RESERVED,
@@ -127,6 +129,7 @@ class Body:
         graph, entries = self.graph, varying(part.written[index])
         self.names = Names({*imports.names.taken, *(e.name for e in entries)})
         self.codes: dict[int, str] = {}
+        self.lengths: dict[str, str] = {}  # variables of open lengths
         self.lines: list[str] = []
         for node in graph.inputs:
             if isinstance(node, ModuleNode):
@@ -186,6 +189,8 @@ class Body:
     def _special(self, value: Any) -> Code | None:
         if isinstance(value, Node):
             return self.codes[id(value)]
+        if isinstance(value, (OpenSize, OpenRatio)):
+            return size_text(value, self._length)
         if id(value) in self.part.constants:
             return f"self.{self.part.constants[id(value)]}"
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -193,6 +198,18 @@ class Body:
         if isinstance(value, dict) and type(value) is not dict:
             return called(self.imports.of("collections", "OrderedDict"), [self.code(dict(value))])
         return None
+
+    def _length(self, name: str) -> str:
+        """A variable for an open length: that of the first value with an axis of this length."""
+        for node in () if name in self.lengths else self.graph.nodes(recursive=False):
+            axis = next((i for i, n in enumerate(shape_of(node)) if name_of(n) == name), None)
+            if axis is not None and id(node) in self.codes:
+                self.lengths[name] = self.names.give(name)
+                self._put(f"{self.codes[id(node)]}.shape[{axis}]", f"{self.lengths[name]} = ")
+                break
+        if name not in self.lengths:
+            raise GraphError(f"no value before this call has an axis of the open length {name!r}; add one as an input")
+        return self.lengths[name]
 
     # ------------------------------------------------------------ statements
 
@@ -246,7 +263,7 @@ class Body:
         if isinstance(expr, Apply):
             if expr.op == SHAPE_OF:
                 return f"{self.codes[id(expr.inputs[0])]}.shape"
-            return op_code(expr, [self.codes[id(n)] for n in expr.inputs])
+            return op_code(expr, [self.codes[id(n)] for n in expr.inputs], self.code)
         assert isinstance(expr, Call)
         if isinstance(expr, CallFunction) and expr.qualified == opdefs.COPY:
             device = expr.kwargs.get("comp_node") or "xpux"

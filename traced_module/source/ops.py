@@ -6,6 +6,8 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from megengine import functional as F
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.tensor import Tensor
@@ -21,8 +23,8 @@ OPERATORS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def op_code(expr: Apply, inputs: list[str]) -> Code:
-    """The call that applies an op: an operator, a function of `F`, or `apply("op", ...)`."""
+def op_code(expr: Apply, inputs: list[str], code: Callable[[Any], Code]) -> Code:
+    """The call that applies an op: an operator, a function of `F`, or `apply("op", ...)`; `code` writes attributes."""
     attrs = dict(expr.attrs)
     if held := [name for name, _ in bodies_of(expr)]:
         raise GraphError(
@@ -38,10 +40,15 @@ def op_code(expr: Apply, inputs: list[str]) -> Code:
         for listed, options in _ways(attrs):
             if _does_the_same(expr, _call(public, listed, options)):
                 arguments: list[Code] = [Group("", "[", tuple(inputs), "]")] if listed else list(inputs)
-                named = [Labelled(f"{k}=", literal(v)) for k, v in _needed(expr, public, listed, options).items()]
+                named = [Labelled(f"{k}=", code(v)) for k, v in _needed(expr, public, listed, options).items()]
                 return called(f"F.{expr.op}", [*arguments, *named])
-    named = [Labelled(f"{k}=", literal(v)) for k, v in attrs.items()]
+    named = [Labelled(f"{k}=", _attribute(v, code)) for k, v in attrs.items()]
     return called("apply", [literal(expr.op), *inputs, *named])
+
+
+def _attribute(value: Any, code: Callable[[Any], Code]) -> Code:
+    """An attribute of an op: functions take a dtype by its name, ops the dtype."""
+    return called("np.dtype", [code(value)]) if isinstance(value, np.dtype) else code(value)
 
 
 def _call(function: Callable[..., Any], listed: bool, options: dict[str, Any]) -> Callable[..., Any]:

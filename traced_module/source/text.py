@@ -20,7 +20,9 @@ from megengine.core.errors import GraphError
 WIDTH = 120
 INDENT = "    "
 # names that every generated file imports or defines
-RESERVED = frozenset({*dir(builtins), "self", "mge", "F", "M", "Tensor", "Parameter", "apply", "quantized", "load"})
+RESERVED = frozenset(
+    {*dir(builtins), "self", "mge", "F", "M", "Tensor", "Parameter", "apply", "np", "quantized", "load"}
+)
 
 
 @dataclass(frozen=True, slots=True)
