@@ -104,6 +104,29 @@ def divides(atoms: tuple[Atom, ...]) -> bool:
     return any(isinstance(atom, tuple) and atom[0] == "/" for atom in atoms)
 
 
+def over_one(a: Formula) -> tuple[Formula, Formula]:
+    """Numerator and denominator, without quotients in them: a result is divided once, and so rounded once."""
+    scale = math.lcm(*(factor.denominator for _, factor in a))
+    top, bottom = number_formula(0), number_formula(1)
+    for atoms, factor in a:
+        above, below = number_formula(factor * scale), number_formula(1)
+        for atom in atoms:
+            if isinstance(atom, tuple) and atom[0] == "/":
+                above, below = multiply(above, atom[1]), multiply(below, atom[2])
+            else:
+                above = multiply(above, (((_of_products(atom),), Fraction(1)),))
+        top, bottom = add(multiply(top, below), multiply(above, bottom)), multiply(bottom, below)
+    return top, multiply(bottom, number_formula(scale))
+
+
+def _of_products(atom: Atom) -> Atom:
+    """A rounded quotient without quotients in its operands."""
+    if isinstance(atom, str) or atom[0] != "//":
+        return atom
+    (top, under), (bottom, over) = over_one(atom[1]), over_one(atom[2])
+    return "//", multiply(top, over), multiply(under, bottom)
+
+
 def rounded_down(a: Formula) -> Formula:
     """The formula rounded down: what is whole stands outside, and a quotient of a rounded quotient is one quotient."""
     whole: dict[tuple[Atom, ...], Fraction] = {}

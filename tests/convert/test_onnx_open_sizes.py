@@ -303,6 +303,24 @@ def test_a_module_around_the_graph_is_a_graph_for_every_size():
     assert [str(n.spec) for n in net.graph.outputs] == ["float32[batch, length, 3]"]
 
 
+def test_a_length_that_is_left_to_a_reshape_is_written(tmp_path):
+    """With the rest of a shape computed, the length is a rounded quotient of sizes."""
+    nodes = [
+        *(node("Shape", "x", "s"), node("Gather", "s two", "h", axis=0), node("Div", "h two", "half")),
+        *(node("Concat", "left three half two four two", "wanted", axis=0), node("Reshape", "x wanted", "b")),
+        node("Relu", "b", "y"),
+    ]
+    first = model(nodes, ["n", 3, "h", 8], ints(two=[2], left=[-1], three=[3], four=[4]))
+    net = load(first)
+    written = to_model(net)
+    for shape in ((2, 3, 6, 8), (5, 3, 4, 8)):
+        x = picture(*shape)
+        want = ort.InferenceSession(first.SerializeToString()).run(None, {"x": x})[0]
+        for proto in (written, to_model(load(written))):
+            got = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})[0]
+            np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("mark", ["?", "-1", "None", "unk"])
 def test_marks_of_unknown_lengths_are_no_names(mark):
     """Exporters write the same mark on axes of different lengths."""

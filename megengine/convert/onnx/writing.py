@@ -1,6 +1,5 @@
 """The ONNX graph under construction, and the table of write rules."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import GraphError
-from megengine.core.formulas import Formula, sign_of
+from megengine.core.formulas import Formula, constant_of, over_one, sign_of
 from megengine.core.sizes import OpenSize, is_open
 from megengine.dispatch import ONNX_WRITER, get_op
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -92,13 +91,17 @@ class Writer:
         return self.sizes[key]
 
     def _formula(self, formula: Formula) -> str:
-        return self._computed(formula, lambda: self._sum(formula))
+        return self._computed(formula, lambda: self._quotient(formula))
+
+    def _quotient(self, formula: Formula) -> str:
+        top, bottom = over_one(formula)
+        total = self._sum(top)
+        return total if constant_of(bottom) == 1 else self.add("Div", [total, self._formula(bottom)], "size_part")
 
     def _sum(self, formula: Formula) -> str:
-        below = math.lcm(*(factor.denominator for _, factor in formula))
         total = ""
         for atoms, factor in formula:
-            times = abs(int(factor * below))
+            times = abs(int(factor))
             parts = [*map(self._atom, atoms), *([self.size(times)] if times != 1 or not atoms else [])]
             part = parts[0]
             for other in parts[1:]:
@@ -108,8 +111,7 @@ class Writer:
             elif factor < 0:
                 part = self.add("Neg", [part], "size_negated")
             total = part
-        total = total or self.size(0)
-        return total if below == 1 else self.add("Div", [total, self.size(below)], "size_part")
+        return total or self.size(0)
 
     def _atom(self, atom: Any) -> str:
         return self._computed((), lambda: self._made_of_atom(atom), atom)
