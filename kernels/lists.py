@@ -106,6 +106,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "qmul": (int8.int8_multiply, int8.int8_gate, int8_rows.int8_broadcast_multiply),
     "qmaximum": (int8_rows.int8_maximum,),
     "qminimum": (int8_rows.int8_minimum,),
+    "qrecurrent": (recurrent.int8_recurrent, recurrent.int8_recurrent_rows),
     "qsoftmax": (int8_rows.int8_softmax,),
     "qnorm": (int8_rows.int8_normalize, int8_rows.int8_normalize_in_rows),
     "qavg_pool2d": (int8.int8_avg_pool2d,),

@@ -80,7 +80,8 @@ class QuantRule:
             tensors that broadcast; of integer op "qadd" their difference), "pool" (a mean with a scale of its own),
             "softmax", "clamp" (absorbed by what stands before it), "shape" (moves integers, keeps the scale), "concat"
             (its inputs take its scale), "gather" (rows of a constant), "table" (any function of one value) or "part"
-            (the same, but alone it stays in float). Several ops that are one integer op have the kinds "product" (of
+            (the same, but alone it stays in float), or "sequence" (a layer over the steps of a sequence, with constant
+            weights of its input and of its own state). Several ops that are one integer op have the kinds "product" (of
             two matrices), "norm" and "function".
         integer: the op that computes it on integers, where that is one op.
         constants: (dtypes of the operands, dtype of the result) -> what `integer` takes beside the op's own attributes:
@@ -109,6 +110,11 @@ class QuantRule:
     def weighted(self) -> bool:
         """True for layers with weights."""
         return self.kind == "weighted"
+
+    @property
+    def scans(self) -> bool:
+        """True for layers over the steps of a sequence, which read their own results."""
+        return self.kind == "sequence"
 
     @property
     def adds(self) -> bool:

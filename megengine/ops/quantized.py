@@ -375,8 +375,8 @@ def one_error(inputs: tuple, attrs: dict[str, Any], match: str) -> Any:
 def record(
     name: str, infer: Any, reference: Any, samples: Any, errors: Any, vjp: Any = _NO_GRADIENT, **more: Any
 ) -> None:
-    more = {"onnx": ONNX_WRITER, "quant": _INTEGER, **more}
-    define(name, infer, reference, vjp, samples=samples, error_samples=errors, needs_specs=True, **more)
+    more = {"onnx": ONNX_WRITER, "quant": _INTEGER, "needs_specs": True, **more}
+    define(name, infer, reference, vjp, samples=samples, error_samples=errors, **more)
 
 
 record(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from megengine.autodiff.tape import Tape
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
-from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define
+from megengine.dispatch import ONNX_WRITER, ErrorSample, QuantRule, Sample, apply, define
 from megengine.dispatch.apply import interpose
 from megengine.kernels.reference.recurrent import ARRAYS, FUNCTIONS_OF, GATES, PARAMETERS, Maths, recurrent
 from megengine.ops.common import INT32, cast, floating, lift_plain, noise, promote, refuse_quantized
 from megengine.ops.joining import stack
+from megengine.ops.quantized import S8, target_dtype
 from megengine.tensor import Tensor
 
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
@@ -28,16 +30,18 @@ def recurrent_attrs(cell: str, direction: str = "forward", given: Sequence[str] 
     """Attributes of the op, with the usual activations and no clip where they are not stated.
 
     `given` names the optional inputs in their order: bias [D, 2 * gates], lengths [N] (int32), h and c [D, N, hidden],
-    peepholes [D, 3 * hidden]. `activations` are ONNX's, those of each direction one after the other.
+    peepholes [D, 3 * hidden]. `activations` are ONNX's, those of each direction one after the other. `state` is a
+    quantized dtype to which the recurrent products round h, or None.
     """
     activations = FUNCTIONS_OF[cell] * DIRECTIONS[direction]
     zeros = (0.0,) * len(activations)
     usual = {"activations": activations, "alphas": zeros, "betas": zeros, "clip": math.inf}
-    options = {"linear_before_reset": False, "input_forget": False}
+    options = {"linear_before_reset": False, "input_forget": False, "state": None}
     return {"cell": cell, "direction": direction, "given": tuple(given), **usual, **options, **attrs}
 
 
-def _check_options(op: str, attrs: Mapping[str, Any]) -> None:
+def check_recurrent(op: str, attrs: Mapping[str, Any]) -> None:
+    """Raises OptionError for a cell, direction, activations or clip that no recurrent layer has."""
     cell, direction = attrs["cell"], attrs["direction"]
     if cell not in GATES or direction not in DIRECTIONS:
         raise OptionError(f"{op}: cell {cell!r}, direction {direction!r}; expected of {(*GATES,)} and {(*DIRECTIONS,)}")
@@ -52,7 +56,9 @@ def _check_options(op: str, attrs: Mapping[str, Any]) -> None:
 
 
 def _infer(x: TensorSpec, w: TensorSpec, r: TensorSpec, *more: TensorSpec, **attrs: Any) -> tuple[TensorSpec, ...]:
-    _check_options("recurrent", attrs)
+    check_recurrent("recurrent", attrs)
+    if attrs.get("state") is not None:
+        target_dtype("recurrent", attrs["state"])
     refuse_quantized("recurrent", x, w, r, *more)
     cell, directions, given = attrs["cell"], DIRECTIONS[attrs["direction"]], attrs["given"]
     if x.ndim != 3 or r.ndim != 3:
@@ -88,6 +94,7 @@ _TENSORS = Maths(
     lambda xs, axis: stack(xs, axis),
     lambda shape, like: Tensor(0.0, dtype=like.dtype) * np.ones(shape, like.dtype),
     lambda x, lo, hi: apply("clip", x, lo=lo, hi=hi),
+    lambda x, dtype: apply("fake_quant", x, dtype=dtype),
 )
 
 
@@ -133,6 +140,8 @@ def _samples() -> Iterator[Sample]:
     yield _sample("gru", "reverse", ("bias", "h"), linear_before_reset=True)
     yield _sample("rnn", "bidirectional", OPTIONAL[:3])
     yield _sample("rnn", "forward", (), (0, 2, 3, 4))
+    for cell in GATES:
+        yield replace(_sample(cell, "bidirectional", OPTIONAL[:3], state=S8), differentiable=False)
     for name, parameters in PARAMETERS.items():
         alpha, beta = (*parameters, 0.0, 0.0)[:2]
         own = {"activations": (name,), "alphas": (alpha * 0.75,), "betas": (beta + 0.125,)}
@@ -153,6 +162,7 @@ def _error_samples() -> Iterator[ErrorSample]:
         ({"clip": 0.0}, "clip is 0.0"),
     ):
         yield ErrorSample(good.inputs, {**good.attrs, **wrong}, OptionError, match)
+    yield ErrorSample(good.inputs, {**good.attrs, "state": "int8"}, DTypeError, "recurrent: dtype is 'int8'")
 
 
 define(
@@ -163,6 +173,7 @@ define(
     ONNX_WRITER,
     _samples,
     _error_samples,
+    quant=QuantRule("sequence", "qrecurrent"),
     macs=_macs,
     lift=lift_plain,
 )

@@ -9,6 +9,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, known_quantized
 from megengine.dispatch import Op, QuantRule, registry
 from megengine.kernels.reference import integer
+from megengine.kernels.reference.recurrent import float_steps
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -53,6 +54,8 @@ def _float_of(integer: str) -> Op | None:
 def _evaluation(op: str) -> Callable[[Apply, list[np.ndarray]], np.ndarray] | None:
     if op in SIMULATED or (record := _float_of(op)) is None:
         return SIMULATED.get(op)
+    if record.rule.scans:
+        return _steps
     return functools.partial(_layer if record.weighted else _alike, record)
 
 
@@ -90,6 +93,11 @@ def _product(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
     product = _float_of("qlinear")
     assert product is not None
     return _alike(product, expr, arrays) * factor
+
+
+def _steps(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+    """A layer over steps whose products take the real values of its rounded state."""
+    return float_steps(*arrays, **expr.attrs)
 
 
 def _norm(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:

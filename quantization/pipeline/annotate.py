@@ -15,6 +15,7 @@ from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, i
 from megengine.quantization.pipeline.masks import masked_scores
 from megengine.quantization.pipeline.match import is_bias, mean_over_picture
 from megengine.quantization.pipeline.selection import INPUT, Layer, Precision, precisions, select
+from megengine.quantization.pipeline.sequences import weights_of, why_float
 from megengine.quantization.pipeline.spec import Argument, Fixed, Mask, Masked, Plain, QSpec, Shared, Weight
 from megengine.quantization.ranges import RangeMethod, TensorStatistics, activation_dtype
 from megengine.tensor import Tensor
@@ -97,7 +98,7 @@ def require_layers(graph: InternalGraph, annotation: Annotation) -> None:
     """Raises QuantizationError if nothing would become integers; says why each layer stays in float."""
     if annotation.weights:
         return
-    kinds = [name for name, op in registry.items() if op.weighted]
+    kinds = [name for name, op in registry.items() if op.weighted or op.rule.scans]
     layers = [e.outputs[0].name for e in graph.exprs() if isinstance(e, Apply) and e.op in kinds]
     if not layers:
         held = sorted({e.op for e in graph.exprs() if isinstance(e, Apply)})
@@ -110,6 +111,9 @@ def require_layers(graph: InternalGraph, annotation: Annotation) -> None:
         f"quantize: network {graph.name!r} would stay in float, all {counted(len(layers), 'layer')} with weights: "
         f"{listed(reasons)}; exclude fewer layers, or use it as it is"
     )
+
+
+_ANYWHERE = ("weighted", "product", "gather", "sequence")  # kinds that are integers whatever stands around them
 
 
 class _Annotator:
@@ -159,6 +163,8 @@ class _Annotator:
                 self.result.floating.update(dict.fromkeys(names, reason))
             if unable is None and self._rule(expr).weighted:
                 self._note_weight(expr)
+            elif unable is None and self._rule(expr).scans:
+                self._note_sequence(expr)
 
     def _unwanted(self, expr: Apply, names: list[str], included: dict[str, str]) -> str | None:
         """Why the settings leave an op in float, by the names of its group."""
@@ -166,7 +172,7 @@ class _Annotator:
         for one in chosen:
             if one.activation_bits is None:
                 return one.reason or f"precision {one.name}"
-        starts = self._kind(expr) in ("weighted", "product", "gather")
+        starts = self._kind(expr) in _ANYWHERE
         if starts and self.config.include and not any(name in included for name in names):
             return f"not among {', '.join(map(repr, self.config.include))}"
         return None
@@ -193,6 +199,13 @@ class _Annotator:
         if (place := bias_place(expr)) is not None:
             self.result.biases[name] = place[0].output.name, place[1]
 
+    def _note_sequence(self, expr: Apply) -> None:
+        """The specs of both weights of a layer over steps: a scale for each row, or one for all."""
+        name = expr.outputs[0].name
+        specs = weights_of(expr, self.result.precision[name], self.config.weight_method, id(expr) in self.integer)
+        if specs:
+            self.result.weights[name], self.result.operands[name, 2] = specs
+
     def _rule(self, expr: Expr) -> QuantRule:
         """What an op is to integers: the rule of its group, or its own."""
         if id(expr) in self.groups:
@@ -206,11 +219,13 @@ class _Annotator:
         """Inputs that carry data (not weights, biases and indices)."""
         if id(expr) in self.groups:
             return self.groups[id(expr)].data
-        if self._kind(expr) in ("weighted", "gather"):
+        if self._kind(expr) in ("weighted", "gather", "sequence"):
             return tuple(n for n in expr.inputs[:1] if not isinstance(n.expr, Constant))
         return tuple(n for n in expr.inputs if not isinstance(n.expr, Constant))
 
     def _why_float(self, expr: Apply) -> str | None:
+        if self._rule(expr).scans:
+            return why_float(expr)
         if len(expr.outputs) != 1 or not is_float(expr.outputs[0].spec.dtype):
             return f"{expr.op} does not give one float tensor"
         inside = self.groups[id(expr)].inside if id(expr) in self.groups else ()
@@ -248,11 +263,11 @@ class _Annotator:
     def _drop_leading_and_trailing(self) -> None:
         """Keep an op without weights in integers only if integers reach it (forward) or leave it (backward)."""
         for expr in self.exprs:
-            anywhere = self._kind(expr) in ("weighted", "product", "gather")
+            anywhere = self._kind(expr) in _ANYWHERE
             if id(expr) in self.integer and not anywhere and not self._reached(expr):
                 self._leave(expr, "no integer layer stands before it")
         for expr in reversed(self.exprs):
-            if id(expr) not in self.integer or self._used(expr.output):
+            if id(expr) not in self.integer or self._rule(expr).scans or self._used(expr.output):
                 continue
             kind = self._kind(expr)
             moves = (kind in ("clamp", "shape") or self._rule(expr).joins) and not self._feeds_from_layer(expr)
@@ -263,8 +278,11 @@ class _Annotator:
     def _reached(self, expr: Apply) -> bool:
         """True if an integer op makes a value that the op reads, or an integer layer reads one too."""
         data = self._data(expr)
-        layers = [(u, n) for n in data for u in n.users if id(u) in self.integer and self._kind(u) == "weighted"]
+        layers = [(u, n) for n in data for u in n.users if id(u) in self.integer and self._has_weights(u)]
         return any(id(n.expr) in self.integer for n in data) or any(u.inputs[0] is n for u, n in layers)
+
+    def _has_weights(self, expr: Expr) -> bool:
+        return self._kind(expr) in ("weighted", "sequence")
 
     def _used(self, node: TensorNode) -> bool:
         return any(id(u) in self.integer or id(self._root(u)) in self.integer for u in node.users)
@@ -323,7 +341,8 @@ class _Annotator:
         return id(node.expr) in self.integer and anchors
 
     def _sole(self, node: TensorNode, user: Expr) -> bool:
-        integer = id(node.expr) in self.integer
+        """True for integers that nothing but `user` reads; the results of a sequence its next steps read too."""
+        integer = id(node.expr) in self.integer and not self._rule(node.expr).scans
         return integer and id(node) not in self.outputs and all(u is user for u in node.users)
 
     def _inside(self, node: TensorNode, reason: str) -> None:
@@ -336,7 +355,8 @@ class _Annotator:
             if id(expr) not in self.integer:
                 continue
             nodes = self._data(expr)
-            for node in (*nodes, expr.output) if self._rounds(expr.output) else nodes:
+            out = expr.outputs[0]
+            for node in (*nodes, out) if self._rounds(out) else nodes:
                 edges.setdefault(id(node), node)
         return list(edges.values())
 
@@ -369,6 +389,8 @@ class _Annotator:
         reason = "graph input" if isinstance(node.expr, Input) else "never negative" if positive else "both signs"
         if wide:
             return Plain("s16", RangeMethod("minmax"), reason)
+        if rule.scans:
+            return Plain(scheme, self.config.activations, "the state, which the next step reads")
         if (mask := masked_scores(node)) is not None:
             masks = [np.max(np.asarray(constant_value(n))) for n in mask.constants]
             scores, largest = tuple(n.name for n in mask.scores), float(sum(masks))

@@ -35,7 +35,9 @@ def observe(graph: InternalGraph, *annotations: Annotation) -> dict[str, TensorS
     shared = {spec.source for _, spec in specs if isinstance(spec, Shared)}
     layers = {name for a in annotations for name in a.weights}
     axes = {
-        e.inputs[0].name: input_axis(e) for e in graph.exprs() if isinstance(e, Apply) and e.outputs[0].name in layers
+        e.inputs[0].name: input_axis(e)
+        for e in graph.exprs()
+        if isinstance(e, Apply) and e.record.weighted and e.outputs[0].name in layers
     }
     names = sorted(plain | shared | set(axes))
     return {n: TensorStatistics(n, _channel_axis(graph, n, axes.get(n, 1)), averaged=n in axes) for n in names}

@@ -66,6 +66,9 @@ def freeze(
         for at in range(len(expr.inputs)):
             if (spec := annotation.operands.get((name, at))) is not None:
                 real = expr.inputs[at].expr.value.numpy()
+                if isinstance(spec, Weight):
+                    operands[name, at] = quantize_weight(name, in_groups(real, spec.group, is_turned=False), spec)
+                    continue
                 if isinstance(spec, Mask):
                     dtype = _mask_dtype(real, spec, seen)
                 else:

@@ -276,7 +276,7 @@ def _trainable(graph: InternalGraph, annotation: Annotation) -> Iterator[str]:
 
 def _is_parameter(expr: Apply, at: int) -> bool:
     rule = expr.record.rule
-    if rule.weighted or rule.kind == "gather":
+    if rule.weighted or rule.scans or rule.kind == "gather":
         return at > 0 or rule.kind == "gather"
     if is_bias(expr):
         return True
@@ -284,6 +284,8 @@ def _is_parameter(expr: Apply, at: int) -> bool:
 
 
 def _in_norm(expr: Apply) -> bool:
+    if len(expr.outputs) != 1:
+        return False
     ends = (expr.output, *(u.outputs[0] for u in expr.output.users))
     groups = [one for one in map(group_of, ends) if one is not None and one.rule.kind == "norm"]
     return any(expr is one.root or expr in one.inside for one in groups)

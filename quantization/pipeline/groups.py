@@ -59,7 +59,9 @@ def group_of(node: TensorNode, *, part: bool = False) -> Group | None:
     """The group whose root makes a node; `part` takes functions that alone would stay in float."""
     root = node.expr
     kinds = (_norm, _product, functools.partial(_function, part=part), _joined)
-    return next(filter(None, (kind(root) for kind in kinds)), None) if isinstance(root, Apply) else None
+    if not isinstance(root, Apply) or len(root.outputs) != 1:
+        return None
+    return next(filter(None, (kind(root) for kind in kinds)), None)
 
 
 # ---------------------------------------------------------------- normalization

@@ -27,6 +27,7 @@ from megengine.quantization.pipeline.match import (
     stored,
     strip_clamps,
 )
+from megengine.quantization.pipeline.sequences import integer_steps
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Apply, Expr
@@ -84,8 +85,12 @@ def integerize(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph
 
 
 def with_integers(graph: InternalGraph, *, int_bias: bool = False) -> tuple[InternalGraph, dict[str, TensorNode]]:
-    """What `integerize` gives, and the integers that stand for each edge of the QDQ graph, by its name."""
+    """What `integerize` gives, and what stands for each edge of the QDQ graph, and each last state, by its name."""
     g, integers = graph.clone(), {}
+    for expr in g.exprs():
+        if isinstance(expr, Apply) and expr.record.rule.scans:
+            integers |= integer_steps(g, expr, int_bias=int_bias)
+    remove_dead(g)
     for replaced in (_integers, _float_result):
         for expr in g.exprs():
             if not isinstance(expr, Apply):

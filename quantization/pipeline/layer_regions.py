@@ -46,7 +46,7 @@ def _region(node: TensorNode, annotation: Annotation) -> LayerRegion | None:
         if not isinstance(expr, Apply) or (ops and node.name not in annotation.inside):
             return None
         ops.append(expr)
-        if expr.outputs[0].name in annotation.weights and not is_product(expr):
+        if expr.record.weighted and expr.outputs[0].name in annotation.weights and not is_product(expr):
             bias = expr.inputs[2] if len(expr.inputs) > 2 else bias
             return LayerRegion(expr, bias, residual, tuple(reversed(ops)))
         if expr.record.rule.clamp is not None:

@@ -4,7 +4,7 @@ from megengine.core.dtype import QuantizedDType
 from megengine.quantization.checks import BOUNDED
 from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight, turned
 from megengine.tensor import Tensor
-from megengine.traced_module.editing.rewiring import replace_all_uses, set_inputs
+from megengine.traced_module.editing.rewiring import replace_all_uses, set_attrs, set_inputs
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -27,10 +27,13 @@ def materialize(graph: InternalGraph, frozen: Frozen) -> InternalGraph:
             node = g.constant(Tensor._wrap(value.values, value.dtype), name=f"{label}_q", before=op)
             node = g.apply("dequantize", node, name=f"{label}_dq", before=op)
             if node.shape != op.inputs[at].shape:
-                node = _out_of_groups(g, op, node)
+                node = _out_of_groups(g, op, at, node)
         else:
             node = g.constant(value, name=label, before=op)
         set_inputs(op, (*op.inputs[:at], node, *op.inputs[at + 1 :]))
+    for name, layer in ops.items():
+        if layer.record.rule.scans and name in frozen.edges and name in frozen.weights:
+            set_attrs(g, layer, {"state": frozen.edges[name]})
     for node in g.nodes():
         if isinstance(node, TensorNode) and node.name in frozen.edges:
             marks = {BOUNDED: "nothing that reads it tells larger values apart"} if node.name in frozen.bounded else {}
@@ -39,9 +42,10 @@ def materialize(graph: InternalGraph, frozen: Frozen) -> InternalGraph:
     return g
 
 
-def _out_of_groups(g: InternalGraph, layer: Apply, real: TensorNode) -> TensorNode:
+def _out_of_groups(g: InternalGraph, layer: Apply, at: int, real: TensorNode) -> TensorNode:
     """A weight that is stored as [all groups, group] in its own shape."""
-    name, shape, is_turned = f"{layer.output.name}_weight", layer.inputs[1].shape, turned(layer)
+    label = "weight" if at == 1 else f"constant{at}"
+    name, shape, is_turned = f"{layer.outputs[0].name}_{label}", layer.inputs[at].shape, turned(layer)
     flat = shape[::-1] if is_turned else shape
     whole = g.apply("reshape", real, attrs={"shape": flat}, name=f"{name}_whole", before=layer)
     return (

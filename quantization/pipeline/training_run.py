@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, known_quantized
+from megengine.core.dtype import QuantizedDType, is_float, known_quantized
 from megengine.dispatch import apply
 from megengine.ops.simulation import with_value
 from megengine.quantization.pipeline.annotate import Annotation
@@ -176,7 +176,10 @@ class _Straight:
             real = None if weight.values.shape == value.shape else real_weight(expr, weight)
             return RoundedWeight(Tensor._wrap(weight.values, weight.dtype), slope, real)(value, scale)
         if (constant := frozen.operands.get((name, at))) is not None:
-            return apply("fake_quant", value, dtype=constant.dtype)
+            if constant.values.shape == value.shape:
+                return apply("fake_quant", value, dtype=constant.dtype)
+            rows = apply("fake_quant", apply("reshape", value, shape=constant.values.shape), dtype=constant.dtype)
+            return apply("reshape", rows, shape=value.shape)
         return value
 
     def _integer_layer(self, name: str, region: LayerRegion, whole: Sum) -> Tensor:
@@ -201,6 +204,8 @@ class _Straight:
     def _rounded(self, node: TensorNode, value: Tensor) -> Tensor:
         """The value of an edge, which the integer network gives; others as they are."""
         spec, expr = self.network.annotation.edges.get(node.name), node.expr
+        if spec is None and (last := self.network.integers.get(node.name)) is not None and is_float(last.dtype):
+            return with_value(value, self.whole.values[id(last)])
         if spec is None or (node.name in self.network.regions and self._sum(node.name) is not None):
             return value
         if isinstance(spec, Shared) and isinstance(expr, Apply) and expr.inputs[0].name == spec.source:

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
+from megengine.core.dtype import qint8, quantized, quint8, storage_of
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply, get_op, infer
 from megengine.kernels import _core, isa
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.ops.recurrent import recurrent_attrs
-from megengine.tensor import tensor
+from megengine.tensor import Tensor, tensor
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 # time, batch, input, hidden: around the width of panels, and many rows; the last is computed in pieces of its time
@@ -29,15 +30,15 @@ def case(cell, size, direction="bidirectional", **attrs):
     )
 
 
-def in_a_plan(arrays, attrs, threads):
+def in_a_plan(arrays, attrs, threads, op="recurrent"):
     """The step, with numbers behind each result that must stay."""
     lifted = [a[None] if a.ndim == 3 else a for a in arrays]
-    specs = infer("recurrent", [TensorSpec(a.shape, a.dtype) for a in arrays], attrs)
+    specs = infer(op, [TensorSpec(a.shape, a.dtype) for a in arrays], attrs)
     outs = [TensorSpec((1, *s.shape), s.dtype) for s in specs]
-    problem = Problem("recurrent", [TensorSpec(a.shape, a.dtype) for a in lifted], outs, attrs)
+    problem = Problem(op, [TensorSpec(a.shape, a.dtype) for a in lifted], outs, attrs)
     constants = {1: lifted[1], 2: lifted[2]}
-    (kernel,) = family("recurrent").for_plan(problem, constants)
-    buffers = [np.full(s.size + 32, 77, np.float32) for s in specs]
+    (kernel,) = family(op).for_plan(problem, constants)
+    buffers = [np.full(s.size + 32, 77, storage_of(s.dtype)) for s in specs]
     step = kernel.make_step(problem, constants, threads)
     moving = [np.ascontiguousarray(a) for i, a in enumerate(arrays) if i not in (1, 2)]
     _core.run_step(step, [*moving, *(b[:-32] for b in buffers)])
@@ -71,6 +72,71 @@ def test_every_level_gives_the_bits_of_the_reference(cell, attrs, size):
     for result in results:
         for a, b in zip(result, same, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def integer_case(cell, size, dtype, direction="bidirectional", **attrs):
+    t, n, _, hidden = size
+    arrays, attrs = case(cell, size, direction, **attrs)
+    given = dict(zip(attrs.pop("given"), arrays[3:], strict=True))
+    del attrs["state"]
+    d, rows = (2 if direction == "bidirectional" else 1), len(arrays[2]) * arrays[2].shape[1]
+    rng = np.random.default_rng([*size, rows])
+    given["bias"] = rng.normal(size=(d, hidden)).astype(np.float32)
+    sums, r = rng.normal(size=(t, n, rows)).astype(np.float32), rng.integers(-128, 128, (rows, hidden)).astype(np.int8)
+    factors = (rng.random(rows) / 3000 + 1e-5).astype(np.float32)
+    return [sums, r, factors, *given.values()], {**attrs, "given": tuple(given), "dtype": dtype}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [quint8(1 / 200, 101), qint8(1 / 128)], ids=["u8", "s8"])
+@pytest.mark.parametrize(
+    ("cell", "attrs"),
+    [
+        ("lstm", {}),
+        ("lstm", {"clip": 0.3, "input_forget": True}),
+        ("gru", {}),
+        ("gru", {"linear_before_reset": True}),
+        ("rnn", {}),
+    ],
+)
+def test_every_level_multiplies_integers_of_the_state(cell, attrs, dtype, size):
+    arrays, attrs = integer_case(cell, size, dtype, **attrs)
+    wanted = get_op("qrecurrent").reference(*arrays, **attrs)
+    results = []
+    for level in isa.available():
+        with isa.capped(level):
+            results.append([y._storage() for y in apply("qrecurrent", *(Tensor._wrap(a) for a in arrays), **attrs)])
+            results += [in_a_plan(arrays, attrs, threads, "qrecurrent") for threads in (1, 5)]
+    for result in results:
+        for a, b in zip(result, wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_float_products_of_a_rounded_state(cell):
+    arrays, attrs = case(cell, (5, 7, 3, 17), state=quint8(1 / 200, 101))
+    wanted = get_op("recurrent").reference(*arrays, **attrs)
+    plain = get_op("recurrent").reference(*arrays, **{**attrs, "state": None})
+    assert np.abs(wanted[0] - plain[0]).max() > 1e-4
+    for level in isa.available():
+        with isa.capped(level):
+            for result in ([y.numpy() for y in apply("recurrent", *map(tensor, arrays), **attrs)],
+                           *(in_a_plan(arrays, attrs, threads) for threads in (1, 5))):  # fmt: skip
+                for a, b in zip(result, wanted, strict=True):
+                    np.testing.assert_array_equal(a, b)
+
+
+def test_when_the_integer_step_is_chosen():
+    arrays, attrs = integer_case("gru", (2, 1, 3, 4), quantized("qint16", 1 / 30000))
+    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+    problem = Problem("qrecurrent", specs, infer("qrecurrent", specs, attrs), attrs)
+    assert "more than 8 bits" in dict(family("qrecurrent").explain(problem))["int8_recurrent"]
+    for wrong in ([1, 1, 1], [2, 1, 6, 3]):
+        with pytest.raises(ValueError, match="integer_recurrent_step: weights of other sizes|4 lengths"):
+            layer = _core.RecurrentLayer(
+                "gru", [False] * 5, False, ["Sigmoid", "Tanh"], [0, 0], [0, 0], 1, False, False
+            )
+            _core.integer_recurrent_step(layer, wrong, 1, arrays[1], arrays[2], (1.0, -128, 127, 0, True), 1)
 
 
 def test_when_it_is_chosen():

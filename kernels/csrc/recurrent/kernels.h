@@ -1,5 +1,6 @@
 // Recurrent layers over a sequence; one table per instruction set, all with the same results.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -38,27 +39,51 @@ struct RecurrentShape {
 
 inline constexpr std::int64_t kPanel = 16;  // columns of packed weights that lie together
 
+// The state as the recurrent products take it: integers, u8 whatever the type in which they are stored.
+class State {
+  public:
+    State() = default;
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+    virtual ~State() = default;
+    virtual void round(const float* h, std::int64_t count, std::uint8_t* codes) const noexcept = 0;
+    virtual void real(const std::uint8_t* codes, std::int64_t count, float* h) const noexcept = 0;
+    // Rows of codes times integer weights (those of the last gate of a GRU lie apart), as real numbers.
+    virtual void product(bool last, const std::uint8_t* codes, std::int64_t rows, float* out,
+                         std::byte* scratch) const noexcept = 0;
+    virtual std::size_t scratch_bytes() const = 0;
+    virtual std::uint8_t flip() const = 0;  // what turns codes into stored integers
+    virtual std::uint8_t zero() const = 0;  // the stored zero point
+};
+
 // One direction over some samples of the batch. Pointers to x, y and lengths are those of the whole tensors;
-// lengths, h0, c0, bias and peepholes may be null.
+// lengths, h0, c0, biases and peepholes may be null.
 struct Scan {
     RecurrentShape shape;
     const CellFunction* functions;                   // of this direction
     const float *weights, *recurrent, *recurrent_h;  // packed; recurrent_h: the last gate of a GRU
+    const float* recurrent_bias;                     // which stays with it
     const float *bias, *peepholes, *x, *h0, *c0;
+    const float* sums;   // of the gates [time, batch, directions, gates], in place of x
+    const State* state;  // null: the products take the state as it is
     const std::int32_t* lengths;
     float *y, *h_last, *c_last;
+    std::uint8_t* codes;                 // integer results, in place of y
     std::int64_t direction, begin, end;  // samples [begin, end)
     bool backwards;
     std::int64_t steps;  // whose input products are computed at once
 };
 
-// Numbers of scratch memory that a scan over `samples` needs.
-inline std::int64_t recurrent_scratch(const RecurrentShape& s, std::int64_t samples, std::int64_t steps) {
-    return samples * (steps * s.gates() + 4 * s.hidden) + 2 * s.gates();
+// Bytes of scratch memory that a scan over `samples` needs.
+inline std::size_t recurrent_scratch(const RecurrentShape& s, std::int64_t samples, std::int64_t steps,
+                                     const State* state) {
+    const std::int64_t numbers = samples * (steps * s.gates() + 4 * s.hidden) + 2 * s.gates();
+    const std::int64_t rounded = state ? samples * (s.gates() + 2 * s.hidden) : 0;
+    return static_cast<std::size_t>(numbers + rounded) * sizeof(float) + (state ? state->scratch_bytes() : 0);
 }
 
 struct RecurrentKernels {
-    void (*scan)(const Scan& scan, float* scratch);
+    void (*scan)(const Scan& scan, std::byte* scratch);
 };
 
 const RecurrentKernels& recurrent_kernels_base();

@@ -1,17 +1,22 @@
 // The step of a recurrent layer: weights packed in panels, parts are directions and pieces of the batch.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/step_capsule.h"
 #include "recurrent/kernels.h"
+#include "recurrent/state.h"
 #include "runtime/bind.h"
 
 namespace nb = nanobind;
@@ -20,6 +25,7 @@ namespace mge {
 namespace {
 
 using F32 = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+using I8 = nb::ndarray<const std::int8_t, nb::c_contig, nb::device::cpu>;
 using Numbers = std::vector<float>;
 
 constexpr std::array kCells{"rnn", "gru", "lstm"};
@@ -48,9 +54,10 @@ Numbers packed(const float* rows, std::int64_t count, std::int64_t depth) {
 
 struct Direction {
     Numbers weights, recurrent, recurrent_h;
+    std::vector<std::unique_ptr<State>> states;  // for pieces of the batch with most samples, and one less
 };
 
-// Which of the optional inputs there are; they follow x in this order.
+// Which of the optional inputs there are; they follow x or sums in this order.
 struct Given {
     bool bias, lengths, h0, c0, peepholes;
 };
@@ -67,10 +74,14 @@ class RecurrentStep final : public Step {
 
     std::vector<Direction> directions;
 
+    std::int64_t most_samples() const { return (shape_.batch + pieces_ - 1) / pieces_; }
+    bool uneven() const { return shape_.batch % pieces_ != 0; }
+
     int parts() const override { return static_cast<int>(shape_.directions * pieces_); }
     std::size_t scratch_bytes() const override {
-        const std::int64_t most = (shape_.batch + pieces_ - 1) / pieces_;
-        return static_cast<std::size_t>(recurrent_scratch(shape_, most, steps(most))) * sizeof(float);
+        const Direction& one = directions.front();
+        const State* state = one.states.empty() ? nullptr : one.states.front().get();
+        return recurrent_scratch(shape_, most_samples(), steps(most_samples()), state);
     }
     void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
         const std::int64_t d = part / pieces_, piece = part % pieces_, n = shape_.hidden;
@@ -83,28 +94,40 @@ class RecurrentStep final : public Step {
         s.shape = shape_;
         s.functions =
             functions_.data() + d * static_cast<std::int64_t>(functions_.size()) / shape_.directions;
-        s.weights = weights.weights.data();
-        s.recurrent = weights.recurrent.data();
-        s.recurrent_h = weights.recurrent_h.data();
-        s.x = take(true);
-        if (given_.bias) s.bias = take(true) + d * 2 * shape_.gates();
-        s.lengths = reinterpret_cast<const std::int32_t*>(take(given_.lengths));
-        s.h0 = take(given_.h0);
-        s.c0 = take(given_.c0);
-        if (given_.peepholes) s.peepholes = take(true) + d * 3 * n;
-        s.y = take(true);
-        s.h_last = take(true);
-        s.c_last = take(shape_.cell == Cell::kLstm);
         s.direction = d;
         s.begin = shape_.batch * piece / pieces_;
         s.end = shape_.batch * (piece + 1) / pieces_;
         s.backwards = reverse_ || d == 1;
         s.steps = steps(s.end - s.begin);
-        active_recurrent_kernels().scan(s, reinterpret_cast<float*>(scratch));
+        if (!weights.states.empty()) s.state = weights.states[s.end - s.begin < most_samples()].get();
+        const float* source = take(true);
+        const float* bias = take(given_.bias);
+        if (of_integers()) {
+            s.sums = source;
+            if (bias) s.recurrent_bias = bias + d * n;
+        } else {
+            s.x = source;
+            s.weights = weights.weights.data();
+            s.recurrent = weights.recurrent.data();
+            s.recurrent_h = weights.recurrent_h.data();
+            if (bias) s.bias = bias + d * 2 * shape_.gates();
+            if (bias) s.recurrent_bias = s.bias + 2 * shape_.gates() - n;
+        }
+        s.lengths = reinterpret_cast<const std::int32_t*>(take(given_.lengths));
+        s.h0 = take(given_.h0);
+        s.c0 = take(given_.c0);
+        if (given_.peepholes) s.peepholes = take(true) + d * 3 * n;
+        s.y = take(true);
+        if (of_integers()) s.codes = reinterpret_cast<std::uint8_t*>(s.y);
+        s.h_last = take(true);
+        s.c_last = take(shape_.cell == Cell::kLstm);
+        active_recurrent_kernels().scan(s, scratch);
     }
 
   private:
+    bool of_integers() const { return directions.front().weights.empty(); }
     std::int64_t steps(std::int64_t samples) const {
+        if (of_integers()) return 1;
         return std::clamp<std::int64_t>(kAtOnce / (samples * shape_.gates()), 1, shape_.time);
     }
 
@@ -115,44 +138,104 @@ class RecurrentStep final : public Step {
     std::int64_t pieces_;
 };
 
-// lengths: time, batch, input, hidden. w [directions, gates, input], r [directions, gates, hidden].
-nb::object recurrent_step(const std::string& cell, std::vector<std::int64_t> lengths, const F32& w,
-                          const F32& r, std::vector<bool> given, bool reverse,
-                          const std::vector<std::string>& activations, const Numbers& alphas,
-                          const Numbers& betas, float clip, bool linear_before_reset, bool input_forget,
-                          int threads) {
-    if (lengths.size() != 4 || given.size() != 5 || w.ndim() != 3 || r.ndim() != 3 ||
-        alphas.size() != betas.size() || alphas.size() != activations.size() ||
-        activations.size() % w.shape(0))
+// What both kinds of layers are told: cell, direction, which inputs there are, activations and options.
+struct Layer {
+    std::string cell;
+    std::vector<bool> given;
+    bool reverse;
+    std::vector<std::string> activations;
+    Numbers alphas, betas;
+    float clip;
+    bool linear_before_reset, input_forget;
+};
+
+// lengths: time, batch, input, hidden.
+std::unique_ptr<RecurrentStep> step_of(const Layer& layer, const std::vector<std::int64_t>& lengths,
+                                       std::int64_t directions, int threads) {
+    if (lengths.size() != 4 || layer.given.size() != 5 || directions < 1 ||
+        layer.alphas.size() != layer.betas.size() || layer.alphas.size() != layer.activations.size() ||
+        layer.activations.size() % static_cast<std::size_t>(directions))
         throw nb::value_error(
             "recurrent_step: 4 lengths, 5 flags, weights with 3 axes, as many activations for each direction "
             "expected");
-    const RecurrentShape shape{.cell = static_cast<Cell>(number_of(kCells, cell)),
+    const RecurrentShape shape{.cell = static_cast<Cell>(number_of(kCells, layer.cell)),
                                .time = lengths[0],
                                .batch = lengths[1],
                                .input = lengths[2],
                                .hidden = lengths[3],
-                               .directions = static_cast<std::int64_t>(w.shape(0)),
-                               .clip = clip,
-                               .linear_before_reset = linear_before_reset,
-                               .input_forget = input_forget};
-    if (static_cast<std::int64_t>(w.size()) != shape.directions * shape.gates() * shape.input ||
-        static_cast<std::int64_t>(r.size()) != shape.directions * shape.gates() * shape.hidden)
-        throw nb::value_error("recurrent_step: weights of other sizes");
+                               .directions = directions,
+                               .clip = layer.clip,
+                               .linear_before_reset = layer.linear_before_reset,
+                               .input_forget = layer.input_forget};
     std::vector<CellFunction> functions;
-    for (std::size_t i = 0; i < activations.size(); ++i)
-        functions.push_back(
-            {static_cast<Activation>(number_of(kActivations, activations[i])), alphas[i], betas[i]});
-    auto step = std::make_unique<RecurrentStep>(shape, std::move(functions),
-                                                Given{given[0], given[1], given[2], given[3], given[4]},
-                                                reverse, threads);
-    const std::int64_t gates = shape.gates(), n = shape.hidden;
-    const std::int64_t together = shape.cell == Cell::kGru ? 2 * n : gates;
-    for (std::int64_t d = 0; d < shape.directions; ++d) {
+    for (std::size_t i = 0; i < layer.activations.size(); ++i)
+        functions.push_back({static_cast<Activation>(number_of(kActivations, layer.activations[i])),
+                             layer.alphas[i], layer.betas[i]});
+    const auto& given = layer.given;
+    return std::make_unique<RecurrentStep>(shape, std::move(functions),
+                                           Given{given[0], given[1], given[2], given[3], given[4]},
+                                           layer.reverse, threads);
+}
+
+// Rows of the recurrent weight that are one product; the rest, the last gate of a GRU, are another.
+std::int64_t rows_together(const std::string& cell, std::int64_t gates, std::int64_t hidden) {
+    return cell == "gru" ? 2 * hidden : gates;
+}
+
+std::int64_t gates_of(const std::string& cell, std::int64_t hidden) {
+    return RecurrentShape{.cell = static_cast<Cell>(number_of(kCells, cell)), .hidden = hidden}.gates();
+}
+
+// scale; lo and hi relative to the zero point; the zero point; whether integers are signed.
+using StateNumbers = std::tuple<float, int, int, int, bool>;
+
+StateType type_of(const StateNumbers& numbers) {
+    const auto& [scale, lo, hi, zero_point, is_signed] = numbers;
+    return {scale, lo, hi, zero_point, is_signed};
+}
+
+// w [directions, gates, input], r [directions, gates, hidden].
+nb::object recurrent_step(const Layer& layer, const std::vector<std::int64_t>& lengths, const F32& w,
+                          const F32& r, const std::optional<StateNumbers>& state, int threads) {
+    if (w.ndim() != 3 || r.ndim() != 3) throw nb::value_error("recurrent_step: weights with 3 axes expected");
+    auto step = step_of(layer, lengths, static_cast<std::int64_t>(w.shape(0)), threads);
+    const std::int64_t n = lengths[3], gates = gates_of(layer.cell, n), input = lengths[2];
+    const auto directions = static_cast<std::int64_t>(w.shape(0));
+    if (static_cast<std::int64_t>(w.size()) != directions * gates * input ||
+        static_cast<std::int64_t>(r.size()) != directions * gates * n)
+        throw nb::value_error("recurrent_step: weights of other sizes");
+    const std::int64_t together = rows_together(layer.cell, gates, n);
+    for (std::int64_t d = 0; d < directions; ++d) {
         const float* rows = r.data() + d * gates * n;
-        step->directions.push_back({packed(w.data() + d * gates * shape.input, gates, shape.input),
-                                    packed(rows, together, n),
-                                    packed(rows + together * n, gates - together, n)});
+        Direction one{packed(w.data() + d * gates * input, gates, input),
+                      packed(rows, together, n),
+                      packed(rows + together * n, gates - together, n),
+                      {}};
+        for (int i = 0; state && i < 2; ++i) one.states.push_back(make_rounding(type_of(*state)));
+        step->directions.push_back(std::move(one));
+    }
+    return capsule(std::move(step));
+}
+
+// r [directions * gates, hidden], m [directions * gates].
+nb::object integer_recurrent_step(const Layer& layer, const std::vector<std::int64_t>& lengths,
+                                  std::int64_t directions, const I8& r, const F32& m,
+                                  const StateNumbers& state, int threads) {
+    auto step = step_of(layer, lengths, directions, threads);
+    const std::int64_t n = lengths[3], gates = gates_of(layer.cell, n);
+    if (static_cast<std::int64_t>(r.size()) != directions * gates * n ||
+        static_cast<std::int64_t>(m.size()) != directions * gates)
+        throw nb::value_error("integer_recurrent_step: weights of other sizes");
+    const std::int64_t together = rows_together(layer.cell, gates, n);
+    for (std::int64_t d = 0; d < directions; ++d) {
+        const std::int8_t* rows = r.data() + d * gates * n;
+        const float* factors = m.data() + d * gates;
+        const StateWeights first{rows, factors, together};
+        const StateWeights last{rows + together * n, factors + together, gates - together};
+        Direction one;
+        for (std::int64_t samples = step->most_samples(), i = 0; i < 1 + step->uneven(); ++i)
+            one.states.push_back(make_state(type_of(state), n, samples - i, first, last));
+        step->directions.push_back(std::move(one));
     }
     return capsule(std::move(step));
 }
@@ -161,9 +244,15 @@ nb::object recurrent_step(const std::string& cell, std::vector<std::int64_t> len
 
 void bind_recurrent(nb::module_& m) {
     using nb::arg;
-    m.def("recurrent_step", &recurrent_step, arg("cell"), arg("lengths"), arg("w"), arg("r"), arg("given"),
-          arg("reverse"), arg("activations"), arg("alphas"), arg("betas"), arg("clip"),
-          arg("linear_before_reset"), arg("input_forget"), arg("threads"));
+    nb::class_<Layer>(m, "RecurrentLayer")
+        .def(nb::init<std::string, std::vector<bool>, bool, std::vector<std::string>, Numbers, Numbers, float,
+                      bool, bool>(),
+             arg("cell"), arg("given"), arg("reverse"), arg("activations"), arg("alphas"), arg("betas"),
+             arg("clip"), arg("linear_before_reset"), arg("input_forget"));
+    m.def("recurrent_step", &recurrent_step, arg("layer"), arg("lengths"), arg("w"), arg("r"),
+          arg("state").none(), arg("threads"));
+    m.def("integer_recurrent_step", &integer_recurrent_step, arg("layer"), arg("lengths"), arg("directions"),
+          arg("r"), arg("m"), arg("state"), arg("threads"));
 }
 
 }  // namespace mge

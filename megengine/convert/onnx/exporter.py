@@ -10,6 +10,7 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill WRITERS)
     write_index_rules,
     write_integer_rules,
     write_math_rules,
+    write_recurrent_rules,
     write_rules,
 )
 from megengine.convert.onnx.writing import OLDER, WRITERS, Writer, attribute, quantized, utf8
