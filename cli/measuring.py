@@ -30,6 +30,11 @@ def verify_line(result: Any) -> str:
     """The result of `verify` in one line."""
     runs = " = ".join(run.run.replace(", ", " with ") for run in result.runs)
     steps = f"{result.float_largest:g} step{'s' * (result.float_largest != 1)}"
+    if result.exact and result.weights:
+        return (
+            f"exact in its {counted(result.weights, 'weight')}: specification = {runs}; all else is float, and results "
+            f"on {counted(result.batches, 'input')} are at most {result.results:.1g} of the largest away"
+        )
     if result.exact:
         return (
             f"exact: specification = {runs} in every value on {counted(result.batches, 'input')}; "

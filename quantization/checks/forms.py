@@ -70,17 +70,13 @@ def _quantized_already(name: str, form: str, nodes: Iterable[str]) -> Quantizati
 
 
 def require_integers(graph: InternalGraph, what: str, remedies: tuple[str, str]) -> None:
-    """Raises QuantizationError for a float network, and for one with pairs around float layers.
+    """Raises QuantizationError for a float network, and for one with pairs around float layers. Weights alone will do.
 
     `what` begins the message; `remedies` say what to do with the one and with the other.
     """
     form = integer_form(graph)
     if form == "float":
         raise QuantizationError(f"{what} has no integer value; quantize it first: {remedies[0]}")
-    if form == "weights":
-        raise QuantizationError(
-            f"{what} computes in float: its weights alone are integers; evaluate it as a float network"
-        )
     if form == "qdq":
         raise QuantizationError(
             f"{what} has quantize / dequantize pairs around float layers (the form for other runtimes); {remedies[1]}"

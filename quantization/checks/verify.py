@@ -1,6 +1,9 @@
-"""verify: the specification, the eager integer run and the plans agree exactly, or the first wrong node is named."""
+"""verify: the specification, the eager integer run and the plans agree exactly, or the first wrong node is named.
 
-from collections.abc import Iterable, Sequence
+Of a network whose weights alone are integers, these are compared exactly, and its float results up to rounding.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -13,7 +16,7 @@ from megengine.core.text import counted, one_line
 from megengine.dispatch import reference_runner
 from megengine.kernels.problem import Problem
 from megengine.plan import compile as compile_plan
-from megengine.quantization.checks.forms import require_integers
+from megengine.quantization.checks.forms import integer_form, require_integers
 from megengine.quantization.checks.simulate import simulate
 from megengine.quantization.ranges import Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
@@ -62,15 +65,20 @@ class VerifyResult:
         float_steps: per integer node, the largest difference of its float evaluation on the specification's
             integers (at most one step is expected).
         batches: inputs compared.
+        weights: of a network whose weights alone are integers, how many constants were compared: their real values are
+            equal, or `runs` tells. 0 for other networks, of which every value is compared.
+        results: of such a network, the largest difference of its float results, as a share of the largest result.
     """
 
     runs: tuple[Difference, ...]
     float_steps: dict[str, float] = field(default_factory=dict)
     batches: int = 0
+    weights: int = 0
+    results: float = 0.0
 
     @property
     def exact(self) -> bool:
-        """True if every run equals the specification bit for bit."""
+        """True if every run equals the specification bit for bit, in all that `weights` says was compared."""
         return all(not r.values for r in self.runs)
 
     @property
@@ -90,7 +98,11 @@ class VerifyResult:
                 f"first at {r.node} ({r.op} {one_line(r.module)})"
             )
             lines.append(f"  {r.run:18} {'equal' if not r.values else where}")
-        lines.append(f"  float evaluation   at most {counted(self.float_largest, 'step', spec='g')} in one node")
+        if self.weights:
+            lines.append(f"  only real values of {counted(self.weights, 'weight')} are compared so: all else is float")
+            lines.append(f"  float results      at most {self.results:.2g} of the largest away")
+        else:
+            lines.append(f"  float evaluation   at most {counted(self.float_largest, 'step', spec='g')} in one node")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -112,6 +124,9 @@ def verify(
     counts (outputs; when they differ, every node). `with_float` adds the float evaluation of each node fed
     with the specification's integers.
 
+    Where weights alone are integers, float layers add up in the order of their kernels. There the real values of the
+    weights are compared, in every run, and float results that are more than 1e-3 of the largest away count as wrong.
+
     Args:
         model: result of `quantize_model`, or an integer graph.
         inputs: arrays, or tuples of arrays for several inputs.
@@ -121,23 +136,31 @@ def verify(
 
     Raises:
         OptionError: no input was given.
-        QuantizationError: the network computes nothing in integers.
+        QuantizationError: the network holds no integers.
     """
     source: Any = getattr(model, "integer_graph", model)
     network = lower(source).graph
     remedies = "quantize_model(network, data)", "verify the model that quantize_model gives"
     require_integers(network, f"verify: network {network.name!r}", remedies)
-    plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(network, n) for n in threads}
+    weights = frozenset(_real_weights(network)) if integer_form(network) == "weights" else frozenset()
+    plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(network, n, weights) for n in threads}
     differences = {name: Difference(name) for name in ("eager", *plans)}
     float_steps: dict[str, float] = {}
-    done = 0
+    done, results = 0, 0.0
     for batch, arrays in enumerate(as_batches(inputs, network)):
         graph = specialised(network, [array.shape for array in arrays])
         wanted = specification(graph, arrays)
-        differences["eager"] = _join(differences["eager"], compare(graph, "eager", batch, wanted, eager(graph, arrays)))
-        for name, plan in plans.items():
-            differences[name] = _join(differences[name], plan.compare(name, batch, wanted, arrays))
-        if with_float:
+        runs = {"eager": eager(graph, arrays), **{name: plan.values(arrays) for name, plan in plans.items()}}
+        for name, got in runs.items():
+            if weights:
+                now, away = _compare_weights(graph, name, batch, wanted, got, weights)
+                results = max(results, away)
+            elif name in plans:
+                now = plans[name].compare(name, batch, wanted, arrays, got)
+            else:
+                now = compare(graph, name, batch, wanted, got)
+            differences[name] = _join(differences[name], now)
+        if with_float and not weights:
             for node, steps in simulate(graph, wanted).items():
                 float_steps[node] = max(float_steps.get(node, 0.0), steps)
         done += 1
@@ -145,7 +168,32 @@ def verify(
             progress("verify", done, None)
     if not done:
         raise OptionError("verify: no inputs; expected at least one input of the model")
-    return VerifyResult(tuple(differences.values()), float_steps, done)
+    return VerifyResult(tuple(differences.values()), float_steps, done, len(weights), results)
+
+
+def _real_weights(graph: InternalGraph) -> Iterable[str]:
+    """Names of the real values of integer constants."""
+    for expr in graph.exprs():
+        if isinstance(expr, Apply) and expr.record.dequantizes and isinstance(expr.inputs[0].expr, Constant):
+            yield expr.outputs[0].name
+
+
+_NOISE = 1e-3  # of the largest result: far more than the order of float sums makes
+
+
+def _compare_weights(
+    graph: InternalGraph, run: str, batch: int, wanted: Values, got: Values, weights: Collection[str]
+) -> tuple[Difference, float]:
+    """The difference of the weights, or of results that are not near, and how far results are away at most."""
+    result, largest = compare(graph, run, batch, wanted, {k: v for k, v in got.items() if k in weights}), 0.0
+    for node in graph.outputs:
+        exact = wanted[node.name].astype(np.float64)
+        apart = np.abs(got[node.name].astype(np.float64) - exact).max(initial=0.0)
+        away = float(apart / max(np.abs(exact).max(initial=0.0), np.finfo(np.float32).tiny))
+        if not away <= _NOISE:
+            result = _join(result, _difference(run, batch, node, wanted[node.name], got[node.name]))
+        largest = max(largest, away)
+    return result, largest
 
 
 def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
@@ -219,15 +267,20 @@ def _join(first: Difference, then: Difference) -> Difference:
 class _PlanRun:
     """A compiled plan; where its outputs differ, a second one that gives every node finds the first."""
 
-    def __init__(self, graph: InternalGraph, threads: int) -> None:
+    def __init__(self, graph: InternalGraph, threads: int, shown: Collection[str] = ()) -> None:
+        if shown:
+            graph = graph.clone()
+            set_outputs(graph, [*graph.outputs, *(n for n in graph.nodes() if n.name in shown)])
         self.graph, self.threads = graph, threads
         self.plan = compile_plan(graph, threads=threads)
         self.nodes: InternalGraph | None = None
 
-    def compare(self, run: str, batch: int, wanted: Values, inputs: Sequence[np.ndarray]) -> Difference:
+    def values(self, inputs: Sequence[np.ndarray]) -> Values:
+        """The outputs, and the nodes that are shown, by name."""
+        return dict(zip([n.name for n in self.graph.outputs], self.plan(*inputs), strict=True))
+
+    def compare(self, run: str, batch: int, wanted: Values, inputs: Sequence[np.ndarray], got: Values) -> Difference:
         """Compare the outputs; on a difference, look for the node where it begins."""
-        names = [n.name for n in self.graph.outputs]
-        got = dict(zip(names, self.plan(*inputs), strict=True))
         result = compare(self.graph, run, batch, wanted, got)
         if not result.values:
             return result
