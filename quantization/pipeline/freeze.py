@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType
+from megengine.core.dtype import QuantizedDType, quantized
 from megengine.core.errors import CalibrationError, QuantizationError
 from megengine.kernels.reference import integer
 from megengine.quantization.pipeline.annotate import Annotation
@@ -78,9 +78,29 @@ def freeze(
     for name, (op, at) in annotation.biases.items():
         if at < len(ops[op].inputs):
             bias, data = ops[op].inputs[at].expr.value.numpy(), edges.get(ops[name].inputs[0].name)
+            weights[name] = with_room(bias, ops[name], data, weights[name])
             biases[op, at] = in_steps(bias, ops[name], data, weights[name])
     bounded = frozenset(n for n, spec in annotation.edges.items() if isinstance(spec, Argument | Masked))
     return Frozen(edges, weights, operands, biases, bounded)
+
+
+def with_room(bias: np.ndarray, layer: Apply, data: QuantizedDType | None, weight: QuantizedWeight) -> QuantizedWeight:
+    """The weight, with larger steps in channels whose bias would be more steps of the sum than an int32 holds.
+
+    Such a channel gives its bias, whatever the data: it loses less than 2**-22 of it for each weight.
+    """
+    if data is None or not _has_steps(bias, layer, data, weight) or weight.dtype.axis is None:
+        return weight
+    scale = np.asarray(weight.dtype.scale, np.float32)
+    least = np.abs(bias.astype(np.float64)) / (_LARGEST_BIAS * float(data.only_scale)) * (1 + 2**-20)
+    if scale.shape != bias.shape or np.all(least <= scale):
+        return weight
+    dtype = quantized(weight.dtype.name, np.maximum(scale, least.astype(np.float32)), 0, weight.dtype.axis)
+    return QuantizedWeight(_integers(layer.inputs[1].expr.value.numpy(), dtype), dtype)
+
+
+def _has_steps(bias: np.ndarray, layer: Apply, data: QuantizedDType | None, weight: QuantizedWeight) -> bool:
+    return data is not None and bias.ndim == 1 and weight.values.shape == layer.inputs[1].shape
 
 
 def in_steps(bias: np.ndarray, layer: Apply, data: QuantizedDType | None, weight: QuantizedWeight) -> np.ndarray:
@@ -89,7 +109,7 @@ def in_steps(bias: np.ndarray, layer: Apply, data: QuantizedDType | None, weight
     It stays as it is if it is larger than an int32 or not one number a channel, and beside a weight in groups or float
     data.
     """
-    if data is None or bias.ndim != 1 or weight.values.shape != layer.inputs[1].shape:
+    if data is None or not _has_steps(bias, layer, data, weight):
         return bias
     scale = np.float32(data.only_scale) * np.asarray(weight.dtype.scale, np.float32)
     exact = scale.astype(np.float64)

@@ -1,5 +1,6 @@
 """Schemes: 4-bit weights, 16-bit results, weights alone, groups; rules and their preview; profiles."""
 
+import importlib
 import json
 import zipfile
 
@@ -11,8 +12,9 @@ import megengine.module as M
 from megengine import plan
 from megengine.convert.onnx import export_qdq, load
 from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import GraphError, OptionError, QuantizationError
+from megengine.core.errors import GraphError, OptionError
 from megengine.quantization import PROFILES, LayerRule, Precision, QuantConfig, preview, quantize_model, verify
+from megengine.quantization.checks.verify import specification
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.ranges import SCHEMES
@@ -21,6 +23,8 @@ from megengine.tensor import Tensor
 from megengine.traced_module import lower, trace_module
 from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Apply, Constant
+
+VERIFY = importlib.import_module("megengine.quantization.checks.verify")
 
 
 class Net(M.Module):
@@ -133,8 +137,54 @@ def test_weights_alone(net, pictures, precision, group):
     (x,) = pictures[0]
     wanted = made(Tensor(x)).numpy()
     np.testing.assert_allclose(plan.compile(made.integer_graph)(x)[0], wanted, rtol=1e-4, atol=1e-6)
-    with pytest.raises(QuantizationError, match="its weights alone are integers"):
-        verify(made, pictures[:1])
+    checked = verify(made, pictures[:2])
+    assert checked.exact and checked.weights == 5 and checked.batches == 2 and checked.results < 1e-5
+    assert [one.run for one in checked.runs] == ["eager", "plan, 1 thread", "plan, 2 threads"]
+    assert "only real values of 5 weights are compared so" in str(checked)
+
+
+def test_a_wrong_weight_is_named(net, pictures, monkeypatch):
+    made = quantize_model(net, pictures, QuantConfig(precision="w8"))
+    node = next(e.outputs[0] for e in made.integer_graph.exprs() if isinstance(e, Apply) and e.record.dequantizes)
+
+    def planted(graph, inputs):
+        values = specification(graph, inputs)
+        values[node.name] = values[node.name].copy()
+        values[node.name].flat[0] += np.float32(1e-6)
+        return values
+
+    monkeypatch.setattr(VERIFY, "specification", planted)
+    checked = verify(made, pictures[:1], threads=(1,))
+    assert not checked.exact and {one.node for one in checked.runs} == {node.name}
+
+
+def test_float_results_far_away_are_wrong(net, pictures, monkeypatch):
+    made = quantize_model(net, pictures, QuantConfig(precision="w8"))
+
+    def planted(graph, inputs):
+        values = specification(graph, inputs)
+        return {k: v * np.float32(1.01) if k == graph.outputs[0].name else v for k, v in values.items()}
+
+    monkeypatch.setattr(VERIFY, "specification", planted)
+    checked = verify(made, pictures[:1], threads=(1,))
+    assert not checked.exact and checked.runs[1].node == made.integer_graph.outputs[0].name
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_channel_that_is_almost_dead_keeps_its_bias(profile):
+    """Its bias was 6e12 steps of its sums, more than profiles with a bias of 32 bits hold."""
+    layer = M.Conv2d(3, 8, 3)
+    w, b = layer.weight.numpy().copy(), np.linspace(-1, 1, 8, dtype=np.float32)
+    w[2] *= 1e-12
+    w[5] *= 1e-7
+    layer.weight._reset(Tensor(w))
+    layer.bias._reset(Tensor(b.reshape(1, 8, 1, 1)))
+    x = np.random.default_rng(0).standard_normal((2, 3, 9, 9)).astype(np.float32)
+    made = quantize_model(trace_module(layer, Tensor(x)), [x], QuantConfig(profile=profile, bias_correction=False))
+    assert verify(made, [x]).exact
+    exact, rounded = layer(Tensor(x)).numpy(), made(Tensor(x)).numpy()
+    assert np.abs(rounded - exact).max() < 0.05 * np.abs(exact).max()
+    np.testing.assert_allclose(rounded[:, 2], b[2], atol=0.02)
 
 
 def test_groups_bring_less_noise(net, pictures):
