@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import is_float
-from megengine.core.errors import CalibrationError, OptionError, QuantizationError
+from megengine.core.errors import CalibrationError, OptionError, QuantizationError, listed
 from megengine.core.sizes import is_open, named
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.module import Module
 from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.annotate import Annotation, annotate, require_layers
@@ -62,6 +63,7 @@ class QATGraph(Module):
         self._source, self._graph = source, canonicalize(source)
         self._annotation = annotate(self._graph, config)
         require_layers(self._graph, self._annotation)
+        _require_whole_scales(self._annotation)
         self._regions = layer_regions(self._graph, self._annotation)
         self._constants = {e.name: e for e in self._graph.exprs() if isinstance(e, Constant)}
         self._layers = {e.outputs[0].name: e for e in self._graph.exprs() if isinstance(e, Apply)}
@@ -97,7 +99,6 @@ class QATGraph(Module):
         return {
             name: TrainedScale(self.method, name, quantize_weight(name, self._weight_of(name, now), spec).dtype)
             for name, spec in self._annotation.weights.items()
-            if not spec.group
         }
 
     def _weight_of(self, layer: str, now: dict[str, Tensor]) -> np.ndarray:
@@ -368,6 +369,16 @@ def _lowered(module: TracedModule | InternalGraph) -> InternalGraph:
     finally:
         for node, spec in zip(nodes, fixed, strict=True):
             assign(graph, node, "_spec", spec)
+
+
+def _require_whole_scales(annotation: Annotation) -> None:
+    """Raises OptionError for weights in groups: their sums are float, so training has no integers to follow."""
+    grouped = [f"{name!r} ({counted(spec.group, 'weight')})" for name, spec in annotation.weights.items() if spec.group]
+    if grouped:
+        raise OptionError(
+            f"prepare_qat: weights of {listed(grouped)} share scales in groups, which compute in float; leave group "
+            "out, or quantize these layers without training: quantize_model"
+        )
 
 
 def _require_evaluation(graph: InternalGraph) -> None:

@@ -266,6 +266,43 @@ def test_a_factor_of_zero_says_nothing_of_the_statistics():
     assert np.isfinite(norm.variance.numpy()).all()
 
 
+@pytest.mark.parametrize("method", ["ste", "lsq"])
+def test_weights_in_groups_are_refused(method):
+    config = graph_qat.TRAINING.changed(precision="w4", group=4)
+    with pytest.raises(OptionError, match=r"weights of .* \(4 weights\).* share scales in groups.*quantize_model"):
+        graph_qat.prepare_qat(residual_net()[1], config=config, method=method)
+
+
+class RepVGG(Module):
+    """Blocks in the form that is trained: three branches, each with its batch norm, then the sum's ReLU."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = [Conv2d(i, o, 3, s, 1, bias=False) for i, o, s in ((3, 8, 2), (8, 8, 1))]
+        self.narrow = [Conv2d(i, o, 1, s, bias=False) for i, o, s in ((3, 8, 2), (8, 8, 1))]
+        self.norms = [BatchNorm2d(8) for _ in range(5)]
+        self.head = Linear(8, 5)
+
+    def forward(self, x):
+        x = F.relu(self.norms[0](self.wide[0](x)) + self.norms[1](self.narrow[0](x)))
+        x = F.relu(self.norms[2](self.wide[1](x)) + self.norms[3](self.narrow[1](x)) + self.norms[4](x))
+        return self.head(F.mean(x, axis=(2, 3)))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("method", METHODS)
+def test_branches_that_are_merged_later(profile, method):
+    rng = np.random.default_rng(5)
+    x = Tensor(rng.standard_normal((4, 3, 10, 10)).astype(np.float32))
+    net = RepVGG()
+    net.train()
+    for _ in range(3):
+        net(x)
+    module = graph_qat.prepare_qat(net, x, config=config_of(profile), method=method, calibration=[x.numpy()])
+    for _ in range(2):
+        check_exact(module, x)
+
+
 def test_a_network_traced_in_training_mode_is_refused():
     traced = trace_module(Net().train(), pictures())
     with pytest.raises(QuantizationError, match=r"was traced in training mode; call eval\(\) before trace_module"):
