@@ -38,7 +38,7 @@ CALIBRATION = 256  # samples from which the ranges start
 class Labelled:
     """Samples of every input, and what the network has to say of each: labels, or the float network's probabilities.
 
-    Every tenth sample is held out of training, and scores.
+    Every tenth sample is held out of training: the first, third, ... of these choose the epoch, the others score.
     """
 
     inputs: list[np.ndarray]
@@ -52,12 +52,24 @@ class Labelled:
             hashed.update(np.ascontiguousarray(array).data.cast("B"))
         return hashed.hexdigest()
 
-    def part(self, *, held_out: bool) -> tuple[list[np.ndarray], np.ndarray]:
-        """The samples that train, or those that score; all score where there are fewer than ten."""
+    def part(self, role: str) -> tuple[list[np.ndarray], np.ndarray]:
+        """The samples that "train", "choose" or "score".
+
+        With fewer than ten samples all choose, and with fewer than twenty those that choose score too.
+        """
         numbers = np.arange(len(self.targets))
-        chosen = numbers % EVERY == EVERY - 1
-        chosen = (chosen if chosen.any() else numbers >= 0) if held_out else ~chosen
-        return [x[chosen] for x in self.inputs], self.targets[chosen]
+        held = np.flatnonzero(numbers % EVERY == EVERY - 1)
+        roles = {
+            "train": np.setdiff1d(numbers, held),
+            "choose": held[::2] if len(held) else numbers,
+            "score": held[1::2] if len(held) > 1 else held if len(held) else numbers,
+        }
+        return [x[roles[role]] for x in self.inputs], self.targets[roles[role]]
+
+    @property
+    def clean(self) -> bool:
+        """Whether the samples that score are others than those that choose."""
+        return len(self.targets) >= 2 * EVERY
 
 
 @click.command(
@@ -96,8 +108,8 @@ class Labelled:
 def qat(output: Path, overwrite: bool, resume: bool, out: Output, **options: Any) -> None:
     """Train MODEL (.onnx, .tm, .mgt, or module.py:function) with the values of its integer network, and write that.
 
-    After every epoch the state of training is kept beside the output, as OUTPUT.training; the best epoch by the score
-    on every tenth sample, which does not train, is written at the end.
+    After every epoch the state of training is kept beside the output, as OUTPUT.training. Every tenth sample does not
+    train: half of these choose the epoch that is written at the end, the other half score it.
     """
     check_suffix("--output", output, {".mgt": "our format"})
     inputs = [options["model"], options["data"], *images.recipe_files(options["preprocess"])]
@@ -124,26 +136,31 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
     targets = _targets(labels, data, len(inputs[0])) if labels is not None else _float_results(network, inputs)
     inputs = [x[: len(targets)] for x in inputs]
     samples_of = Labelled(inputs, targets)
-    taught, scored = samples_of.part(held_out=False), samples_of.part(held_out=True)
+    taught, choosing, scoring = (samples_of.part(role) for role in ("train", "choose", "score"))
     if source_data.how is not None:
         source.graph.metadata.update(images.to_metadata(source_data.how))
     digests = {"model": records.digest_of(source.graph), "data": samples_of.digest}
-    record = records.record_of(digests=digests, counts={"training": len(taught[1]), "held out": len(scored[1])})
+    counts = {"training": len(taught[1]), "choosing": len(choosing[1]), "held out": len(scoring[1])}
+    record = records.record_of(digests=digests, counts=counts)
     record["recipe"].pop("resume", None)  # how often it was interrupted makes no difference
     training = Training(network, TrainingPlan(**settings))
     done = _begin(training, kept, taught[0], digests, resume=resume)
-    rows = _epochs(training, kept, done, taught, scored, out)
-    best = training.best_network().eval().convert()
+    rows = _epochs(training, kept, done, taught, choosing, out)
+    network = training.best_network()
+    score = training.score_of(*scoring)
+    best = network.eval().convert()
     best.graph.metadata.update(source.graph.metadata | records.to_metadata(record))
     native.save(best, file)
     what = "top-1" if labels is not None else "agreement with the float network"
-    out.say(f"best epoch: {what} {100 * training.best:.2f} % on {counted(len(scored[1]), 'sample')} that did not train")
+    neither = "that neither trained nor chose" if samples_of.clean else "that chose it too: give more of them"
+    out.say(f"best epoch: {what} {100 * score:.2f} % on {counted(len(scoring[1]), 'sample')} {neither}")
     return {
         "model": model,
         "preprocess": source_data.describe(),
         "record": record,
         "epochs": rows,
         "best": training.best,
+        "held_out": score,
         "score": what,
     }
 

@@ -11,6 +11,7 @@ import numpy as np
 from megengine import functional as F
 from megengine.autodiff import GradManager
 from megengine.core.errors import OptionError
+from megengine.core.text import counted
 from megengine.optimizer import Adam
 from megengine.quantization.pipeline.graph_qat import QATGraph
 from megengine.tensor import Tensor
@@ -106,17 +107,26 @@ class Training:
 
     def evaluate(self, inputs: Arrays, targets: np.ndarray) -> float:
         """The score of the integer network on samples; the state is kept if it is the best so far."""
+        score = self.score_of(inputs, targets)
+        if score > self.best:
+            self.best, self.best_state = score, self.network.state_dict()
+        return score
+
+    def score_of(self, inputs: Arrays, targets: np.ndarray) -> float:
+        """The score of the integer network on samples. Raises OptionError if they are too few for its batch."""
         network = self.network.eval()
+        if len(targets) < (least := network.batch_size or 1):
+            raise OptionError(
+                f"score: the network takes {counted(least, 'sample')} at once, there are "
+                f"{counted(len(targets), 'sample')}; give more samples, or a network whose batch is open"
+            )
         results: list[list[np.ndarray]] = []
         size = network.batch_size or self.plan.batch
         for i in range(0, len(targets) - len(targets) % (network.batch_size or 1), size):
             outputs = network(*(Tensor(x[i : i + size]) for x in inputs))
             results.append([y.numpy() for y in (outputs if isinstance(outputs, tuple) else (outputs,))])
         seen = sum(len(one[0]) for one in results)
-        score = self.score([np.concatenate(parts) for parts in zip(*results, strict=True)], targets[:seen])
-        if score > self.best:
-            self.best, self.best_state = score, network.state_dict()
-        return score
+        return self.score([np.concatenate(parts) for parts in zip(*results, strict=True)], targets[:seen])
 
     def state(self) -> dict[str, Any]:
         """What `restore` takes: plain values and arrays, which `megengine.save` writes."""

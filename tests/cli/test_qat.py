@@ -11,10 +11,11 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import plan
 from megengine.cli import qat as command
+from megengine.cli import records
 from megengine.cli.app import group
 from megengine.quantization import verify
 from megengine.tensor import Tensor
-from megengine.traced_module import trace_module
+from megengine.traced_module import lower, trace_module
 from megengine.traced_module.formats import native
 
 
@@ -73,7 +74,31 @@ def test_the_result_is_exact_and_better(folder, labels):
     if labels is not None:
         run = plan.compile(trained)
         right = [np.asarray(run(x[i : i + 1])).argmax() == np.load("y.npy")[i] for i in range(9, 40, 10)]
-        assert np.mean(right) == result["best"]
+        assert np.mean(right[::2]) == result["best"]
+        assert np.mean(right[1::2]) == result["held_out"]
+        counts = json.loads(trained.graph.metadata[records.METADATA])["counts"]
+        assert (counts["training"], counts["choosing"], counts["held out"]) == (36, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes", "said"),
+    [(40, (36, 2, 2), "2 samples that neither trained nor chose"),
+     (15, (14, 1, 1), "1 sample that chose it too: give more"),
+     (5, (5, 5, 5), "5 samples that chose it too: give more")],
+)  # fmt: skip
+def test_who_trains_chooses_and_scores(folder, count, sizes, said):
+    x, y = np.load("x.npy")[:count], np.load("y.npy")[:count]
+    roles = [command.Labelled([x], y).part(role) for role in ("train", "choose", "score")]
+    assert tuple(len(targets) for _, targets in roles) == sizes
+    np.save("some.npy", x)
+    assert said in call("--data", "some.npy", "-o", "q.mgt", "--epochs", "1")
+
+
+def test_too_few_samples_for_the_networks_batch(folder):
+    traced = trace_module(Net().eval(), Tensor(np.zeros((8, 1, 8, 8), np.float32)))
+    native.save(lower(traced), folder / "net.mgt")
+    message = call(*ARRAYS, code=1)
+    assert "the network takes 8 samples at once, there are 2 samples; give more" in message
 
 
 def test_pictures_in_folders_of_their_classes(folder):
