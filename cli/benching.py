@@ -5,7 +5,7 @@ import numpy as np
 
 from megengine import plan
 from megengine.cli.app import common
-from megengine.cli.measuring import interleaved
+from megengine.cli.measuring import interleaved, with_integers
 from megengine.cli.models import load_model, shape_option
 from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option
@@ -41,7 +41,7 @@ def bench(
         raise OptionError("--preprocess: there is no --data to prepare; give both, or none for random input")
     runs, plans = {}, {}
     for source in models:
-        model = load_model(source, shapes)
+        model = with_integers(load_model(source, shapes), out)
         plans[source] = plan.compile(model, threads=threads)
         inputs = random_inputs(model) if data is None else _first(data_of(data, preprocess, 1, model, out).reader)
         runs[source] = lambda p=plans[source], xs=inputs: p(*xs)

@@ -8,8 +8,11 @@ from typing import Any
 from megengine import plan
 from megengine.cli.drawing_parts import one_by_one, predictions
 from megengine.cli.images import Recipe
+from megengine.cli.output import Output
 from megengine.core.text import counted
-from megengine.quantization import verify
+from megengine.quantization import integer_network, verify
+from megengine.quantization.checks import integer_form
+from megengine.traced_module import TracedModule, lower
 
 
 def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 2) -> dict[str, float]:
@@ -24,6 +27,14 @@ def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup
             run()
             times[name].append((time.process_time_ns() - start) / 1e6)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def with_integers(model: TracedModule, out: Output) -> TracedModule:
+    """The model; one of quantize / dequantize pairs with integer ops in their place, which is said."""
+    if integer_form(lower(model).graph) != "qdq":
+        return model
+    out.say("its quantize / dequantize pairs and the float layers between them are taken as integer layers")
+    return integer_network(model)
 
 
 def verify_line(result: Any) -> str:

@@ -5,15 +5,12 @@ import shlex
 import click
 
 from megengine.cli.app import FailedError, common
-from megengine.cli.measuring import verify_line
+from megengine.cli.measuring import verify_line, with_integers
 from megengine.cli.models import load_model, shape_option
 from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
-from megengine.quantization.checks import integer_form, require_integers
+from megengine.quantization.checks import require_integers
 from megengine.quantization.checks import verify as check
-from megengine.quantization.pipeline.fold import fold
-from megengine.quantization.pipeline.integerize import integerize
-from megengine.traced_module import TracedModule, lower
 
 
 @click.command()
@@ -41,10 +38,7 @@ def verify(
         f"mge-quantize ptq {shlex.quote(model)} --data ... -o q.mgt",
         "there is nothing to prove: no layer is integer",
     )
-    graph = lower(traced).graph
-    if integer_form(graph) == "qdq":
-        traced = TracedModule.from_graph(integerize(fold(graph)))
-        out.say("its quantize / dequantize pairs and the float layers between them are taken as integer layers")
+    traced = with_integers(traced, out)
     require_integers(traced.graph, f"model {model!r}", remedies)
     source = data_of(data, preprocess, samples or 8, traced, out)
     reader = source.reader

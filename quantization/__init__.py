@@ -30,6 +30,7 @@ from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.collect import collect
 from megengine.quantization.pipeline.config import EFFORTS, QuantConfig
 from megengine.quantization.pipeline.graph_qat import QATGraph, prepare_qat
+from megengine.quantization.pipeline.imported import integer_network
 from megengine.quantization.pipeline.preview import Preview, preview
 from megengine.quantization.pipeline.profiles import PROFILES, Profile
 from megengine.quantization.pipeline.quantize import QuantizedModel, quantize_model, requantize

@@ -24,9 +24,10 @@ def integer_form(graph: InternalGraph) -> str:
         for expr in exprs
         if any(isinstance(n.spec.dtype, QuantizedDType) for n in (*expr.inputs, *expr.outputs))
     }
-    if not all(op.quantizes or op.dequantizes for op in stored):
+    pairs = {op for op in stored if op.quantizes or op.dequantizes}
+    if not all(op.rule.moves or op.rule.joins for op in stored - pairs):  # files move integers between the pairs
         return "integer"
-    return "float" if not stored else "qdq" if any(op.quantizes for op in stored) else "weights"
+    return "float" if not stored else "qdq" if any(op.quantizes for op in pairs) else "weights"
 
 
 def _fake_quantizes(expr: object) -> bool:

@@ -20,6 +20,7 @@ from megengine.quantization.pipeline.match import (
     Clamp,
     LayerMatch,
     Stored,
+    centred,
     is_product,
     layer,
     layer_with_residual,
@@ -169,8 +170,9 @@ def _product(expr: Apply) -> Product:
 
 def _rows_first(match: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
     """Weights with output channels first, as integer kernels take them."""
-    value = match.weight.node.expr.value
-    w, dtype = value.numpy(), match.weight.dtype
+    weight = centred(match.weight)
+    assert weight is not None, "layer() refuses such weights"
+    w, dtype = weight
     if match.expr.record.rows and not match.expr.attrs.get("transpose_b"):
         return np.ascontiguousarray(w.T), first_axis(dtype)
     if match.expr.record.transposed:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, known_quantized
+from megengine.core.dtype import QuantizedDType, known_quantized, quantized
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
@@ -35,6 +35,18 @@ class LayerMatch:
     weight: Stored
     bias: np.ndarray | None
     residual: Stored | None = None
+
+
+def centred(weight: Stored) -> tuple[np.ndarray, QuantizedDType] | None:
+    """The constant integers of a weight without their zero point; None where these do not fit into 8 signed bits."""
+    assert isinstance(weight.node.expr, Constant), weight
+    value, dtype = weight.node.expr.value.numpy(), weight.dtype
+    if not dtype.zero_point and dtype.storage != np.uint8:
+        return value, dtype
+    wide = value.astype(np.int16) - dtype.zero_point
+    if wide.size and (wide.min() < -128 or wide.max() > 127):
+        return None
+    return wide.astype(np.int8), quantized("qint8", dtype.scale, 0, dtype.axis)
 
 
 def stored(node: TensorNode) -> Stored | None:
@@ -71,7 +83,10 @@ def mean_over_picture(expr: Expr | None) -> bool:
 
 
 def layer(node: TensorNode) -> LayerMatch | None:
-    """The layer that makes a float node: conv2d, matmul, or matmul plus a constant bias."""
+    """The layer that makes a float node: conv2d, matmul, or matmul plus a constant bias.
+
+    None too where the weight less its zero point needs more than 8 bits: the layer stays in float between its pairs.
+    """
     biased = match(BIASED, node)
     expr = node.expr if biased is None or biased[BIAS].spec.ndim != 1 else biased.expr(PRODUCT)
     if not isinstance(expr, Apply) or not expr.record.weighted:
@@ -82,6 +97,8 @@ def layer(node: TensorNode) -> LayerMatch | None:
     bias = expr.inputs[2:] if biased is None else (biased[BIAS],)
     value = constant_value(bias[0]) if bias else None
     if data is None or weight is None or not isinstance(weight.node.expr, Constant) or (bias and value is None):
+        return None
+    if centred(weight) is None:
         return None
     return LayerMatch(expr, data, weight, value)
 

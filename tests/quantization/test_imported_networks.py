@@ -1,0 +1,139 @@
+"""Files that ONNX Runtime quantized, as integer networks: its values."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from megengine import plan
+from megengine.convert.onnx import load
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import QuantizationError
+from megengine.quantization import integer_network, verify
+from megengine.quantization.checks import integer_form
+
+runtime = pytest.importorskip("onnxruntime")
+tools = pytest.importorskip("onnxruntime.quantization")
+UINT8, INT8 = tools.QuantType.QUInt8, tools.QuantType.QInt8
+SHAPE = (1, 3, 12, 12)
+
+
+def data(count, first=0):
+    return [np.random.default_rng(first + i).standard_normal(SHAPE).astype(np.float32) for i in range(count)]
+
+
+class Reader(tools.CalibrationDataReader):
+    def __init__(self):
+        self.left = iter(data(6))
+
+    def get_next(self):
+        return next(({"x": x} for x in self.left), None)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A file of a network with a residual sum, gate, pools and a classifier."""
+    rng, nodes = np.random.default_rng(3), []
+    shapes = {"w1": (8, 3, 3, 3), "b1": (8,), "w2": (8, 1, 3, 3), "b2": (8,), "w3": (8, 8, 1, 1), "b3": (8,)}
+    shapes |= {"w4": (5, 8), "b4": (5,)}
+    weights = [numpy_helper.from_array((rng.standard_normal(s) * 0.3).astype(np.float32), n) for n, s in shapes.items()]
+
+    def node(op, inputs, output, **attrs):
+        nodes.append(helper.make_node(op, inputs.split(), [output], name=output, **attrs))
+
+    node("Conv", "x w1 b1", "c1", kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
+    node("Relu", "c1", "r1")
+    node("Conv", "r1 w2 b2", "c2", kernel_shape=[3, 3], pads=[1] * 4, group=8)
+    node("Sigmoid", "c2", "s2")
+    node("Mul", "c2 s2", "m2")
+    node("Conv", "m2 w3 b3", "c3")
+    node("Add", "c3 r1", "a")
+    node("MaxPool", "a", "p", kernel_shape=[2, 2], strides=[2, 2])
+    node("GlobalAveragePool", "p", "g")
+    node("Flatten", "g", "f")
+    node("Gemm", "f w4 b4", "y", transB=1)
+    ends = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", SHAPE), ("y", (1, 5)))]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
+    path = tmp_path_factory.mktemp("files") / "float.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def quantized(source, tmp_path, form, activation, weight, *, per_channel):
+    path = tmp_path / "quantized.onnx"
+    options = {"activation_type": activation, "weight_type": weight, "per_channel": per_channel}
+    tools.quantize_static(source, path, Reader(), quant_format=tools.QuantFormat[form], **options)
+    return path
+
+
+def answers(path, xs, *, optimized):
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    if not optimized:
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return np.stack([session.run(None, {"x": x})[0] for x in xs])
+
+
+def ops_of(net):
+    return [e for e in net.graph.exprs() if hasattr(e, "op")]
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("activation", [UINT8, INT8])
+@pytest.mark.parametrize("form", ["QOperator", "QDQ"])
+def test_integers_are_those_of_the_runtime(source, tmp_path, form, activation, per_channel):
+    path = quantized(source, tmp_path, form, activation, INT8, per_channel=per_channel)
+    net, xs = load(path), data(8, first=50)
+    assert integer_form(net.graph) == "qdq"
+    integers = integer_network(net)
+    in_float = [
+        e for e in ops_of(integers) if not any(isinstance(n.dtype, QuantizedDType) for n in (*e.inputs, *e.outputs))
+    ]
+    assert in_float == []
+    compiled = plan.compile(integers)
+    got = np.stack([compiled(x)[0] for x in xs])
+    wanted = answers(path, xs, optimized=form == "QDQ")
+    step = next(e.inputs[0].dtype.scale for e in ops_of(integers) if e.op == "dequantize")
+    steps = np.round(np.abs(got - wanted) / step)
+    # QDQ: the runtime rounds branches of a sum and a gate that the integer ops keep exact
+    assert steps.max() <= (0 if form == "QOperator" else 1)
+    assert verify(integers, xs[:2], threads=(1,)).exact
+    again = integer_network(integers)
+    assert [e.op for e in ops_of(again)] == [e.op for e in ops_of(integers)]
+
+
+def test_weights_of_nine_bits_stay_in_float(source, tmp_path):
+    path = quantized(source, tmp_path, "QOperator", UINT8, UINT8, per_channel=False)
+    net, xs = load(path), data(4, first=70)
+    wanted = answers(path, xs, optimized=False)
+    for model in (net, integer_network(net)):
+        got = np.stack([model(x).numpy() for x in xs])
+        np.testing.assert_allclose(got, wanted, atol=0.02 * np.abs(wanted).max())
+    assert "conv2d" in {e.op for e in ops_of(integer_network(net))}
+
+
+def test_unsigned_weights_that_fit_are_integers(source, tmp_path):
+    path = quantized(source, tmp_path, "QDQ", UINT8, INT8, per_channel=False)
+    model = onnx.load(path)
+    for tensor in model.graph.initializer:  # the same weights, stored with a zero point of 128
+        value = numpy_helper.to_array(tensor)
+        if value.dtype == np.int8:
+            tensor.CopyFrom(numpy_helper.from_array((value.astype(np.int16) + 128).astype(np.uint8), tensor.name))
+    got, wanted = (integer_network(load(m)) for m in (model, onnx.load(path)))
+    assert [e.op for e in ops_of(got)] == [e.op for e in ops_of(wanted)]
+    for x in data(2, first=90):
+        np.testing.assert_array_equal(got(x).numpy(), wanted(x).numpy())
+
+
+def test_dynamic_ranges_are_those_of_the_runtime(source, tmp_path):
+    path = tmp_path / "dynamic.onnx"
+    tools.quantize_dynamic(source, path, weight_type=UINT8)
+    net, xs = load(path), data(4, first=20)
+    got, wanted = np.stack([net(x).numpy() for x in xs]), answers(path, xs, optimized=False)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_float_network_is_refused(source):
+    with pytest.raises(QuantizationError, match="has no quantize / dequantize pairs around its layers"):
+        integer_network(load(source))
