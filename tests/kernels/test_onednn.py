@@ -112,6 +112,47 @@ def test_integer_linear_equals_the_specification(result):
     np.testing.assert_array_equal(kernel.run(problem, *arrays), expected)
 
 
+@pytest.mark.skipif(not isa.has("vnni"), reason="int8 by oneDNN needs VNNI")
+@pytest.mark.parametrize(("rows", "depth"), [(127, 512), (128, 511), (128, 512), (200, 513)])
+@pytest.mark.parametrize("residual", [False, True])
+def test_integer_products_of_many_deep_rows_equal_the_specification(rows, depth, residual):
+    rng = np.random.default_rng(rows)
+    x, w = integers(rng, "u8", (rows, depth)), rng.integers(-127, 128, (33, depth)).astype(np.int8)
+    m, bias = rng.uniform(1e-5, 1e-4, 33).astype(np.float32), rng.normal(0, 9, 33).astype(np.float32)
+    arrays = [x, w, np.zeros(33, np.int32), m, bias]
+    specs = [TensorSpec(x.shape, quint8(0.02)), *[TensorSpec(a.shape, a.dtype) for a in arrays[1:]]]
+    attrs = {"lo": -128, "hi": 90, "ratio": float(cut16(0.7)) if residual else 0.0, "dtype": qint8(0.1)}
+    if residual:
+        arrays.append(integers(rng, "s8", (rows, 33)))
+        specs.append(TensorSpec(arrays[-1].shape, qint8(0.07)))
+    problem = Problem("qlinear", specs, [infer("qlinear", specs, attrs)], attrs)
+    expected = reference_runner(get_op("qlinear"), problem, True)(*arrays)
+    kernel = next(k for k in family("qlinear").kernels if k.name == "onednn_qlinear")
+    assert len(np.unique(expected)) > 3
+    np.testing.assert_array_equal(kernel.run(problem, *arrays), expected)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
+@pytest.mark.parametrize(("rows", "depth"), [((127,), 512), ((128,), 511), ((128,), 512), ((6, 43), 640)])
+def test_float_products_of_many_deep_rows_are_near_the_float64_reference(rows, depth, activation):
+    rng = np.random.default_rng(depth)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((*rows, depth), (37, depth)))
+    b = rng.standard_normal(37).astype(np.float32)
+    attrs = {"activation": activation}
+    specs = [TensorSpec(a.shape, a.dtype) for a in (x, w, b)]
+    problem = Problem("fused_linear", specs, [infer("fused_linear", specs, attrs)], attrs)
+    kernel = family("fused_linear").select(problem, {}, step=True)
+    want = get_op("fused_linear").reference(*(a.astype(np.float64) for a in (x, w, b)), **attrs)
+    results = []
+    for threads in (1, 2):
+        out = np.full(want.size + 16, 77, np.float32)
+        _core.run_step(kernel.make_step(problem, {1: w, 2: b}, threads), [x, out[: want.size]])
+        assert (out[want.size :] == 77).all()
+        results.append(out[: want.size].reshape(want.shape))
+    np.testing.assert_allclose(results[0], want, rtol=1e-4, atol=2e-4)
+    np.testing.assert_array_equal(results[0], results[1])
+
+
 def test_refusals_give_reasons():
     problem, arrays = integer_case("1x1", near_ties=False)
     kernel = next(k for k in family("qconv2d").kernels if k.name == "onednn_qconv2d")
