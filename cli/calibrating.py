@@ -21,7 +21,7 @@ from megengine.cli.ptq import (
     workers_option,
 )
 from megengine.cli.samples import Samples
-from megengine.core.errors import FileFormatError, MegEngineError
+from megengine.core.errors import CalibrationError, FileFormatError, MegEngineError
 from megengine.core.text import counted
 from megengine.quantization import Statistics, collect
 from megengine.traced_module import lower
@@ -74,10 +74,16 @@ def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, pr
     try:
         with out.progress("calibrate", None) as bar:
             statistics = collect(source, chosen, workers=workers, seen=seen, keep=keep, progress=bar.show)
-        check_data(source.graph, statistics.edges, data)
+        try:
+            check_data(source.graph, statistics.edges, data)
+        except CalibrationError:
+            kept = 0
+            raise
         statistics.save(path)
     except (MegEngineError, KeyboardInterrupt) as error:
-        if kept:
+        if not kept:
+            part.unlink(missing_ok=True)  # there is nothing to go on with
+        else:
             note = f"{part} holds {counted(kept, 'sample')}; --resume goes on from there"
             error.add_note(note)
             if isinstance(error, KeyboardInterrupt):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from megengine.cli.images import images_in
-from megengine.cli.readers import Reader, kind_of
+from megengine.cli.readers import Reader, kind_of, reason_of
 from megengine.core.errors import FileFormatError, OptionError
 from megengine.core.text import counted
 
@@ -50,7 +50,7 @@ def _of_array(path: Path) -> Labels:
     try:
         array = np.load(path, allow_pickle=False)
     except Exception as error:  # NumPy parses the header with Python's tokenizer: many types
-        raise FileFormatError(f"--labels {path}: not a readable .npy array ({str(error)[:200]})") from error
+        raise FileFormatError(f"--labels {path}: not a readable .npy array ({reason_of(error)})") from error
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise FileFormatError(
             f"--labels {path}: {array.dtype} {array.shape}; expected one whole number for each sample"

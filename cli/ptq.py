@@ -1,6 +1,6 @@
 """`mge-quantize ptq`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -251,15 +251,39 @@ def check_weights(model: TracedModule) -> None:
             )
 
 
+def check_varies(graph: InternalGraph, batches: Iterable[Sequence[Any]], data: str) -> None:
+    """Raises CalibrationError as `check_data` does, from the samples themselves; it reads until values differ."""
+    equal: dict[str, tuple[int, float]] = {}  # how many values were seen, and the one
+    left = {n.name for n in graph.inputs if storage_of(n.spec.dtype).kind == "f"}
+    for batch in batches:
+        for node, array in zip(graph.inputs, map(np.asarray, batch), strict=False):
+            if node.name not in left or not array.size:
+                continue
+            count, value = equal.get(node.name, (0, array.flat[0]))
+            if array.dtype.kind in "fiub" and (array == value).all():
+                equal[node.name] = count + array.size, value
+            else:
+                left.discard(node.name)
+        if not left:
+            return
+    for name, (count, value) in equal.items():
+        if name in left and count > 1:
+            _refuse_equal(data, name, count, value)
+
+
+def _refuse_equal(data: str, name: str, count: int, value: float) -> None:
+    raise CalibrationError(
+        f"data {data!r}: all {counted(count, 'value')} of input {name!r} are {float(value) + 0.0:g}, "
+        "so no range can be learnt from them; give samples of what the network will see"
+    )
+
+
 def check_data(graph: InternalGraph, stats: Mapping[str, TensorStatistics], data: str) -> None:
     """Raises CalibrationError if all values of an input are the same, as in an empty or broken file."""
     for node in graph.inputs:
         seen = stats.get(node.name)
         if seen is not None and seen.count > 1 and seen.minimum == seen.maximum:
-            raise CalibrationError(
-                f"data {data!r}: all {counted(seen.count, 'value')} of input {node.name!r} are {seen.minimum + 0.0:g}, "
-                "so no range can be learnt from them; give samples of what the network will see"
-            )
+            _refuse_equal(data, node.name, seen.count, seen.minimum)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from megengine.cli.choices import Choice
 from megengine.cli.models import chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import check_weights, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.ptq import check_varies, check_weights, data_of, data_option, preprocess_option, samples_option
 from megengine.cli.readers import Reader, kind_of
 from megengine.cli.samples import EVERY
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError
@@ -133,6 +133,7 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
     config = QuantConfig(weights=weights, precision=precision, profile=profile, exclude=exclude, bias_correction=False)
     network = prepare_qat(source, config=config, method=method)
     inputs = _arrays(source_data.reader)
+    check_varies(source.graph, [inputs], data)
     targets = _targets(labels, data, len(inputs[0])) if labels is not None else _float_results(network, inputs)
     inputs = [x[: len(targets)] for x in inputs]
     samples_of = Labelled(inputs, targets)

@@ -163,11 +163,17 @@ def _array_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Rea
     return Reader(str(path), samples // batch, start)
 
 
+def reason_of(error: Exception) -> str:
+    """Why NumPy reads no array from a file; its advice to unpickle what is no array is left out."""
+    text = str(error)
+    return "it holds no array of numbers; write it with numpy.save" if "allow_pickle" in text else text[:200]
+
+
 def _npy(path: Path) -> list[np.ndarray]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # NumPy parses the header with Python's tokenizer: many types
-        raise FileFormatError(f"data {path}: not a readable .npy array ({str(error)[:200]})") from error
+        raise FileFormatError(f"data {path}: not a readable .npy array ({reason_of(error)})") from error
     if array.ndim == 0:
         raise ShapeError(f"data {path}: a single number; expected samples along the first axis")
     return [array]
@@ -184,7 +190,7 @@ def _npz(path: Path, inputs: int) -> list[np.ndarray]:
         with np.load(path, allow_pickle=False) as opened:
             arrays = [opened[name] for name in opened.files]
     except Exception as error:  # of zip, of its packers, of NumPy's parser
-        raise FileFormatError(f"data {path}: not a readable .npz file ({str(error)[:200]})") from error
+        raise FileFormatError(f"data {path}: not a readable .npz file ({reason_of(error)})") from error
     if not all(isinstance(array, np.ndarray) for array in arrays):
         raise FileFormatError(f"data {path}: not a readable .npz file (an entry is not an array)")
     if len(arrays) != inputs:

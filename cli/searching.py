@@ -12,7 +12,7 @@ from megengine.cli.choices import Choice
 from megengine.cli.models import chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import data_of, data_option, held_out_option, preprocess_option, samples_option
+from megengine.cli.ptq import check_varies, data_of, data_option, held_out_option, preprocess_option, samples_option
 from megengine.cli.samples import Samples
 from megengine.core.errors import listed
 from megengine.quantization import EFFORTS, PRECISIONS, Budget, Point, QuantConfig
@@ -79,6 +79,7 @@ def search(
     source = lower(chosen_graph(load_calls(model, shapes), None))
     require_float(source.graph)
     chosen = Samples(data_of(data, preprocess, samples, source, out).reader, held_out)
+    check_varies(source.graph, chosen.reader, data)
     if goes_on:
         out.say(f"going on from {state}")
     with out.progress("search", None) as bar:

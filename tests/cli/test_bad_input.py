@@ -254,3 +254,36 @@ def test_a_graph_file_that_unpacks_to_too_much_is_refused(run, one_line_error, t
     assert len(packed.getvalue()) < 1 << 20
     (tmp_path / "bomb.mgt").write_bytes(packed.getvalue())
     assert "refused" in one_line_error(run("inspect", tmp_path / "bomb.mgt"))
+
+
+@pytest.mark.parametrize("value", [0.0, 2.5])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ptq", "-o", "o.mgt"),
+        ("calibrate", "-o", "o.stats"),
+        ("qat", "-o", "o.mgt", "--epochs", "1"),
+        ("search", "-o", "o.mgt", "--max-mb", "1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_samples_that_are_all_the_same_teach_nothing(run, one_line_error, folder, words, value):
+    np.save(folder / "flat.npy", np.full((12, 3, 16, 16), value, np.float32))
+    before = set(os.listdir(folder))
+    error = one_line_error(run(words[0], "good.onnx", "--data", "flat.npy", *words[1:], cwd=folder))
+    assert f"are {value:g}, so no range can be learnt from them" in error
+    assert set(os.listdir(folder)) == before
+
+
+def test_a_run_that_kept_no_sample_leaves_no_file(run, one_line_error, folder):
+    done = run("calibrate", "good.onnx", "--data", "small.npy", "-o", "o.stats", cwd=folder)
+    assert "small.npy, batch 0: shape" in one_line_error(done)
+    assert not (folder / "o.stats.part").exists()
+
+
+@pytest.mark.parametrize("words", [("--data", "no.npy"), ("--data", "good.npy", "--labels", "no.npy")])
+def test_no_array_is_no_reason_to_unpickle(run, one_line_error, folder, words):
+    (folder / "no.npy").write_bytes(b"hello")
+    error = one_line_error(run("evaluate", "good.onnx", *words, cwd=folder))
+    assert "it holds no array of numbers; write it with numpy.save" in error
+    assert "pickle" not in error
