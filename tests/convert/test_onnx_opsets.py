@@ -22,9 +22,10 @@ NEWEST = 23  # that the runtime of the tests reads
 
 
 def samples_of(name):
-    """The samples without quantized tensors, which have tests of their own."""
+    """The samples without quantized tensors and attributes of such dtypes, which have tests of their own."""
     for sample in registry[name].samples():
-        if not any(isinstance(getattr(a, "dtype", None), QuantizedDType) for a in sample.inputs):
+        dtypes = [getattr(a, "dtype", None) for a in sample.inputs]
+        if not any(isinstance(dtype, QuantizedDType) for dtype in (*dtypes, *sample.attrs.values())):
             yield sample
 
 

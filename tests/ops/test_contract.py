@@ -99,8 +99,8 @@ def test_infer_needs_no_data():
 def test_quantization_rules_are_of_known_kinds_and_ops(name):
     rule = registry[name].quant
     moves = {"clamp", "shape", "concat", "gather"}
-    assert rule.kind in {"weighted", "add", "pair", "pool", "softmax", "table", "part", *moves}
+    assert rule.kind in {"weighted", "add", "pair", "pool", "softmax", "table", "part", "sequence", *moves}
     assert not rule.integer or isinstance(registry[rule.integer].quant, NoRule)
     assert (rule.kind == "clamp") == (rule.clamp is not None)
     assert (rule.kind == "weighted") == (rule.weight_axis is not None)
-    assert (rule.kind == "weighted") == (registry[name].macs is not no_macs)
+    assert (rule.weighted or rule.scans) == (registry[name].macs is not no_macs)

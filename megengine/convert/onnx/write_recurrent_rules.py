@@ -110,6 +110,11 @@ class _Layer:
             "Gather", [self.w.value(self.given[name]), self.w.constant(d, "direction", np.int64)], f"{name}_{d}", axis=0
         )
 
+    def rows(self, index: int, places: slice) -> str:
+        """Rows of an input, around the body."""
+        ends = [self.w.constant([n], "place", np.int64) for n in (places.start, places.stop, 0)]
+        return self.w.add("Slice", [self.w.value(self.expr.inputs[index]), *ends], f"{self.name}_rows")
+
     def states(self, d: int) -> list[str]:
         """The states before the first step."""
         names = ("h", "c")[: 2 if self.a["cell"] == "lstm" else 1]
@@ -126,7 +131,6 @@ class _Layer:
         """`Direction.add_state`: MatMulInteger of the rounded state."""
         import onnx
 
-        r, m = (np.asarray(n.expr.value._storage()) for n in self.expr.inputs[1:3])
         signed = self.dtype.storage == np.int8
         zero = self.dtype.zero_point + (128 if signed else 0)
 
@@ -134,9 +138,10 @@ class _Layer:
             start, stop, _ = rows.indices(self.width)
             places = slice(d * self.width + start, d * self.width + stop)
             codes = _stored(h, self.dtype, zero).node("Cast", to=onnx.TensorProto.UINT8)
-            weight = inner.constant(np.ascontiguousarray(r[places].T), "recurrent_weight")
+            weight, factors = (self.rows(index, places) for index in (1, 2))
+            weight = self.w.add("Transpose", [weight], f"{self.name}_r", perm=[1, 0])
             acc = codes.node("MatMulInteger", weight, inner.constant(zero, "zero_point", np.uint8), length=stop - start)
-            return sums + acc.node("Cast", to=onnx.TensorProto.FLOAT) * m[places]
+            return sums + acc.node("Cast", to=onnx.TensorProto.FLOAT) * factors
 
         return add_state
 
