@@ -321,6 +321,17 @@ def test_a_length_that_is_left_to_a_reshape_is_written(tmp_path):
             np.testing.assert_array_equal(got, want)
 
 
+def test_an_open_axis_of_one_where_the_network_runs_is_squeezed():
+    """A recogniser's height: open in the file, and one row of features at each height that it takes."""
+    nodes = [node("AveragePool", "x", "p", kernel_shape=[48, 1], strides=[48, 1]), node("Squeeze", "p two", "y")]
+    net = load(model(nodes, ["batch", 3, "height", "width"], ints(two=[2])))
+    assert str(net.graph.outputs[0].spec) == "float32[batch, 3, width]"
+    x = picture(2, 3, 50, 7)
+    np.testing.assert_allclose(net(x).numpy(), x[:, :, :48].mean(2), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ShapeError, match=r"shape \(2, 3, 7\) holds 42 elements, the input has 84"):
+        net(picture(2, 3, 96, 7))
+
+
 @pytest.mark.parametrize("mark", ["?", "-1", "None", "unk"])
 def test_marks_of_unknown_lengths_are_no_names(mark):
     """Exporters write the same mark on axes of different lengths."""

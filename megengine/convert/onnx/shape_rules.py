@@ -69,7 +69,7 @@ def squeeze(node: OnnxNode, x: Value) -> Value:
     shape = x.shape
     axes = node.ints("axes") if node.opset < 13 else node.const_ints(1, "axes")
     gone = {node.axis(a, len(shape)) for a in axes} if axes else {i for i, size in enumerate(shape) if size == 1}
-    if any(shape[axis] != 1 for axis in gone):
+    if any(int(shape[axis]) != 1 for axis in gone):  # an open size may be 1 wherever the network runs
         raise node.fail(f"axes {sorted(gone)} of {shape} are not all of size 1")
     return node.reshape(x, [size for i, size in enumerate(shape) if i not in gone])
 
