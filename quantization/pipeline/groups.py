@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float
+from megengine.core.sizes import is_open
 from megengine.dispatch import JOINS_INTEGERS, NO_RULE, QuantRule, apply
 from megengine.kernels.reference.integer import ends, multiplier
 from megengine.quantization.pipeline.match import is_bias, is_product
@@ -122,6 +123,8 @@ def _norm_facts(m: Match, variance: Pattern, centred: bool) -> Norm | None:
     if eps.size != 1 or not float(eps.reshape(())) > 0:
         return None
     tail = x.shape[x.spec.ndim - count :]
+    if is_open(tail):  # the integer op holds a factor for each place of a row
+        return None
     gamma, beta = (_along_row(m, part, neutral, tail) for part, neutral in ((_GAMMA, 1.0), (_BETA, 0.0)))
     if gamma is None or beta is None:
         return None

@@ -11,6 +11,8 @@ import numpy as np
 
 from megengine.convert.onnx.writing import Writer, attribute, quantized, storage, writer
 from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import GraphError
+from megengine.core.sizes import is_open
 from megengine.kernels.reference.integer import along_places, resize_bits, whole_weights
 from megengine.kernels.reference.resize import taps
 from megengine.ops.pool_nd import pool_counts
@@ -162,7 +164,8 @@ def qtable(w: Writer, expr: Apply) -> None:
 
 def _average(at: _Steps, total: str, count: Any) -> None:
     target = at.expr.attrs["dtype"]
-    m = np.float32(_dtype(at.expr.inputs[0]).only_scale) / np.float32(target.only_scale) / np.asarray(count, F32)
+    m: Any = np.float32(_dtype(at.expr.inputs[0]).only_scale) / np.float32(target.only_scale)
+    m = at("Div", m, at.cast(count, F32)) if isinstance(count, str) else m / np.asarray(count, F32)
     at.finish(at("Mul", at.cast(total, F32), m), target)
 
 
@@ -171,7 +174,8 @@ def qmean(w: Writer, expr: Apply) -> None:
     """An exact sum, times one factor."""
     at, a, x = _Steps(w, expr), expr.attrs, expr.inputs[0]
     axes = [*range(len(x.shape))] if a["axis"] is None else np.atleast_1d(a["axis"]).tolist()
-    count = 1 if expr.op == "qsum" else max(x.spec.size // max(expr.outputs[0].spec.size, 1), 1)
+    count: Any = 1 if expr.op == "qsum" else math.prod(x.shape[axis] for axis in axes)
+    count = at("Squeeze", w.size(count), np.zeros(1, I64)) if is_open(count) else max(count, 1)
     _average(at, at.summed(at.centred(x, I32), axes, keep=a["keepdims"]), count)
 
 
@@ -183,8 +187,11 @@ def qavg_pool2d(w: Writer, expr: Apply) -> None:
     stored, z = at.unsigned(x)
     attrs = {"strides": attribute(a["stride"]), "pads": attribute(a["padding"]), "group": channels}
     total = at("ConvInteger", stored, np.ones((channels, 1, *a["kernel"]), np.int8), z, **attrs)
-    count = math.prod(a["kernel"])
-    if not a["count_include_pad"]:
+    count: Any = math.prod(a["kernel"])
+    if not a["count_include_pad"] and is_open(x.shape[2:]):
+        ones = at("Expand", np.ones((1, 1, 1, 1), np.uint8), w.constant([1, 1, *x.shape[2:]], "sizes", I64))
+        count = at("ConvInteger", ones, np.ones((1, 1, *a["kernel"]), np.int8), **{**attrs, "group": 1})
+    elif not a["count_include_pad"]:
         count = pool_counts(x.shape[2:], **window, dilation=(1, 1), count_include_pad=False)
     _average(at, total, count)
 
@@ -193,6 +200,11 @@ def resized_integers(w: Writer, expr: Apply) -> None:
     """Exact products with whole weights along each axis, in float64, rounded once."""
     at, a, x = _Steps(w, expr), expr.attrs, expr.inputs[0]
     rank, axes, dtype = len(x.shape), len(a["size"]), _dtype(expr.inputs[0])
+    if is_open([*x.shape[2:], *a["size"]]):
+        raise GraphError(
+            f"node {expr.name!r} ({expr.op}): the weights of a resize from {x.shape} depend on open sizes, which "
+            "integer operators cannot compute; export the QDQ model, or load the network with input_shapes"
+        )
     t = at.centred(x, F64)
     for k, out in enumerate(a["size"]):
         index, weight = taps(x.shape[k + 2], out, a["mode"], a["corners"])

@@ -1,0 +1,78 @@
+"""Integer networks with open axes: the export in integer operators gives the specification's values at every size."""
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from megengine.convert.onnx import load
+from megengine.convert.onnx.exporter import to_model
+from megengine.core.errors import GraphError
+from megengine.quantization import quantize_model, verify
+from megengine.quantization.checks.verify import specification
+from megengine.traced_module.sizes import specialised
+from tests.helpers.onnx_runtime import answers, session_of
+
+RNG = np.random.default_rng(0)
+
+
+def network(*nodes, **constants):
+    """A convolution of a picture of open sizes, then nodes from c to y."""
+    conv = helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    stored = {"w": RNG.normal(0, 0.3, (4, 3, 3, 3)).astype(np.float32), **constants}
+    graph = helper.make_graph(
+        [conv, *nodes],
+        "net",
+        [helper.make_tensor_value_info("x", 1, ["batch", 3, "height", "width"])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(value, name) for name, value in stored.items()],
+    )
+    return load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def node(kind, inputs, outputs, **attrs):
+    return helper.make_node(kind, inputs.split(), outputs.split(), **attrs)
+
+
+def pictures():
+    return [RNG.normal(0, 1, shape).astype(np.float32) for shape in ((1, 3, 8, 6), (2, 3, 5, 9), (1, 3, 12, 7))]
+
+
+HEAD = {"v": RNG.normal(0, 0.3, (2, 4, 1, 1)).astype(np.float32)}
+POOL = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+NETS = {
+    "mean": [node("ReduceMean", "c", "m", axes=[2, 3], keepdims=1), node("Conv", "m v", "y")],
+    "flat mean": [node("Conv", "c v", "d"), node("ReduceMean", "d", "y", axes=[2], keepdims=0)],
+    "pool": [node("AveragePool", "c", "m", **POOL), node("Conv", "m v", "y")],
+    "global": [node("GlobalAveragePool", "c", "m"), node("Conv", "m v", "y")],
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_means_over_open_axes(name):
+    model = quantize_model(network(*NETS[name], **HEAD), pictures())
+    session = session_of(to_model(model.integer_graph))
+    for x in pictures():
+        graph = specialised(model.integer_graph, [x.shape])
+        wanted = specification(graph, [x])[graph.outputs[0].name]
+        np.testing.assert_array_equal(answers(session, [x])[0], wanted)
+
+
+def test_a_resize_of_open_sizes_is_refused():
+    factors = {"factors": np.array([1, 1, 2, 2], np.float32)}
+    nodes = node("Resize", "c  factors", "m", mode="linear"), node("Conv", "m v", "y")
+    nodes[0].input[:] = ["c", "", "factors"]
+    model = quantize_model(network(*nodes, **factors, **HEAD), pictures())
+    with pytest.raises(GraphError, match=r"weights of a resize from .* depend on open sizes.*load the network with"):
+        to_model(model.integer_graph)
+
+
+def test_a_norm_over_an_open_row_stays_in_float():
+    """A group norm of one group reshapes all places into one row."""
+    shape = {"row": np.array([0, 1, -1], np.int64), "one": np.ones(1, np.float32), "none": np.zeros(1, np.float32)}
+    nodes = [
+        *(node("Reshape", "c row", "r"), node("InstanceNormalization", "r one none", "n"), node("Shape", "c", "s")),
+        *(node("Reshape", "n s", "b"), node("Conv", "b v", "y")),
+    ]
+    model = quantize_model(network(*nodes, **shape, **HEAD), pictures())
+    assert verify(model, pictures()).exact
+    assert not any(getattr(expr, "op", "") == "qnorm" for expr in model.integer_graph.exprs())
