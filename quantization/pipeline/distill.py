@@ -3,19 +3,23 @@
 The float network is the teacher. The integer network should show its results, and its values at cuts, the nodes that
 all paths pass: outputs of blocks, as in BRECQ (Li et al. 2021), but with all blocks trained together. Gradients pass
 straight through rounding; scales are learnt as logarithms (TQT, Jain et al. 2020), weights from the integers that they
-have. A part of the samples is held out: the network with the best score on them is kept, that of the start included.
+have. A part of the samples is held out: the network with the best score on them is kept, that of the start included,
+unless its gain over the start may be chance.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from megengine.autodiff import GradManager
 from megengine.core.dtype import is_float
+from megengine.core.errors import FileFormatError, OptionError
 from megengine.dispatch import NoRule, ZeroGradient
 from megengine.optimizer import Adam
 from megengine.quantization.pipeline.annotate import Annotation
@@ -23,6 +27,7 @@ from megengine.quantization.pipeline.freeze import Frozen
 from megengine.quantization.pipeline.student import Student
 from megengine.quantization.pipeline.training_run import run_watched
 from megengine.quantization.ranges import Batch, Progress, as_batches, as_tensors, sample_number
+from megengine.serialization import load, save
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.ir.expr import Apply
@@ -30,11 +35,13 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 
 HELD_OUT = 5  # every fifth sample is scored, the others train
+LEAST = 2 * HELD_OUT  # samples
+CERTAIN = 2.0  # standard errors by which the gain on the samples held out exceeds 0
 SAMPLES = 256  # at most, which stay in memory
 CUTS = 8  # at most
 VALUES = 64 << 20  # of the teacher at the cuts, in all samples, at most
 STEP = 4  # samples of one step
-RATES = {"weights": 0.03, "biases": 0.03, "scales": 0.003}  # of Adam, in the units of `Student`
+RATES = {"weights": 0.03, "biases": 0.0017, "scales": 0.002}  # of Adam, in the units of `Student`
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,14 @@ class Lesson:
     values: dict[str, np.ndarray]
 
 
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best score so far, and the values of the parameters that have it."""
+
+    score: float
+    values: list[np.ndarray]
+
+
 def distill(
     graph: InternalGraph,
     annotation: Annotation,
@@ -54,11 +69,12 @@ def distill(
     *,
     epochs: int,
     int_bias: bool = False,
+    state: Path | None = None,
     progress: Progress | None = None,
 ) -> Frozen:
     """Dtypes, integers and biases after training, or `frozen` if none scored better on the samples held out.
 
-    The order of the data makes no difference. Fewer than `HELD_OUT` samples, and networks with an op that has no
+    The order of the data makes no difference. Fewer than `LEAST` samples, and networks with an op that has no
     gradient, are left as they are.
 
     Args:
@@ -66,35 +82,55 @@ def distill(
         data: inputs; of more than `SAMPLES` the first ones count.
         epochs: passes over the samples.
         int_bias: biases are whole numbers of steps.
+        state: file that keeps the training after each pass; an interrupted one goes on from it to the same bits.
         progress: called with ("distillation", samples done, all).
+
+    Raises:
+        OptionError: the state is of another network, other data or settings, or no state.
     """
     samples = _samples(data, graph)
     results = [at for at, node in enumerate(graph.outputs) if is_float(node.dtype)]
-    if len(samples) < HELD_OUT or not results or not frozen.weights or not _has_gradient(graph):
+    if len(samples) < LEAST or not results or not frozen.weights or not _has_gradient(graph):
         return frozen
     names = cuts(graph, annotation.edges, VALUES // len(samples))
     lessons = [_lesson(graph, sample, results, names) for sample in samples]
     held, training = lessons[HELD_OUT - 1 :: HELD_OUT], [x for i, x in enumerate(lessons, 1) if i % HELD_OUT]
     student = Student(graph, annotation, frozen, int_bias)
     run = _Training(student, results, training, epochs)
-    best, best_score = frozen, score(student, results, held)
-    for epoch in range(epochs):
-        if not run.epoch(epoch, progress):
+    key = _key(frozen, samples, epochs)
+    start = score(student, results, held)
+    best = run.restore(state, key) if state is not None and state.exists() else _best(start, student)
+    while run.passes < epochs:
+        if not run.epoch(progress):
             break  # a loss that is not finite: what follows is no better
-        if (now := score(student, results, held)) > best_score:
-            best, best_score = student.frozen(), now
-    return best
+        now = score(student, results, held)
+        if now.mean() > best.score and is_certain(now - start):
+            best = _best(now, student)
+        if state is not None:
+            run.keep(state, key, best)
+    student.restore(best.values)
+    return student.frozen()
 
 
-def score(student: Student, results: Sequence[int], lessons: Sequence[Lesson]) -> float:
-    """Signal over noise of the results of the integer network, dB: the mean over results."""
-    graph, noise = student.network().integer_graph, np.zeros(len(results))
-    for lesson in lessons:
+def _best(scores: np.ndarray, student: Student) -> Best:
+    return Best(float(scores.mean()), student.values())
+
+
+def score(student: Student, results: Sequence[int], lessons: Sequence[Lesson]) -> np.ndarray:
+    """Signal over noise of the results of the integer network for each sample, dB: the mean over results."""
+    graph, levels = student.network().integer_graph, np.zeros((len(lessons), len(results)))
+    for row, lesson in zip(levels, lessons, strict=True):
         outputs = interpret(graph, as_tensors(lesson.sample, graph))
         for at, wanted in enumerate(lesson.results):
-            noise[at] += np.square(outputs[results[at]].numpy().astype(np.float64) - wanted).sum()
-    signal = [sum(float(np.square(x.results[at], dtype=np.float64).sum()) for x in lessons) for at in range(len(noise))]
-    return float(np.mean(10 * np.log10(np.maximum(signal, 1e-300) / np.maximum(noise, 1e-300))))
+            noise = np.square(outputs[results[at]].numpy().astype(np.float64) - wanted).sum()
+            signal = np.square(wanted, dtype=np.float64).sum()
+            row[at] = 10 * np.log10(max(signal, 1e-300) / max(noise, 1e-300))
+    return levels.mean(axis=1)
+
+
+def is_certain(gains: np.ndarray) -> bool:
+    """Whether the mean of gains exceeds 0 by `CERTAIN` standard errors."""
+    return bool(gains.mean() > CERTAIN * gains.std(ddof=1) / np.sqrt(len(gains)))
 
 
 def cuts(graph: InternalGraph, names: Iterable[str], room: int) -> list[str]:
@@ -137,6 +173,15 @@ def _has_gradient(graph: InternalGraph) -> bool:
     return not any(isinstance(rule, NoRule) and not isinstance(rule, ZeroGradient) for rule in rules)
 
 
+def _key(frozen: Frozen, samples: Sequence[Batch], epochs: int) -> str:
+    """What a state belongs to."""
+    digest = hashlib.sha256(repr((epochs, RATES, STEP, [sample_number(x) for x in samples], frozen.edges)).encode())
+    for name, weight in frozen.weights.items():
+        digest.update(f"{name} {weight.dtype} {weight.values.shape}".encode())
+        digest.update(np.ascontiguousarray(weight.values).tobytes())
+    return digest.hexdigest()
+
+
 def _lesson(graph: InternalGraph, sample: Batch, results: Sequence[int], names: Sequence[str]) -> Lesson:
     values: dict[str, np.ndarray] = {}
 
@@ -157,16 +202,38 @@ class _Training:
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.manager = GradManager().attach(parameters)
-        self.done, self.total = 0, epochs * len(lessons)
+        self.passes, self.total = 0, epochs * len(lessons)
         self.power = [_power([x.results[at] for x in lessons]) for at in range(len(results))]
         self.power_at = {name: _power([x.values[name] for x in lessons]) for name in lessons[0].values}
 
-    def epoch(self, number: int, progress: Progress | None) -> bool:
+    def keep(self, path: Path, key: str, best: Best) -> None:
+        """Write all that the training needs to go on."""
+        values = {"now": self.student.values(), "best": best.values, "score": best.score}
+        save({"key": key, "passes": self.passes, "optimizer": self.optimizer.state_dict(), **values}, str(path))
+
+    def restore(self, path: Path, key: str) -> Best:
+        """Go on from what `keep` wrote."""
+        try:
+            held = load(str(path))
+            if held["key"] == key:
+                self.student.restore(held["now"])
+                self.optimizer.load_state_dict(held["optimizer"])
+                self.passes = int(held["passes"])
+                return Best(float(held["score"]), list(held["best"]))
+        except (FileFormatError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise OptionError(f"distillation: {str(path)!r} is no state of training ({error}); remove it") from error
+        raise OptionError(
+            f"distillation: {str(path)!r} is of another network, other data or settings; remove it, or name "
+            "another file"
+        )
+
+    def epoch(self, progress: Progress | None) -> bool:
         """Train on all lessons once, in an order of its own; False if a loss was not finite."""
-        order = np.random.default_rng([0, number]).permutation(len(self.lessons))
+        order = np.random.default_rng([0, self.passes]).permutation(len(self.lessons))
         for start in range(0, len(order), STEP):
             part, network = order[start : start + STEP], self.student.network()
-            share = 0.5 * (1 + float(np.cos(np.pi * self.done / self.total)))
+            done = self.passes * len(order) + start
+            share = 0.5 * (1 + float(np.cos(np.pi * done / self.total)))
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
                 group["lr"] = rate * share
             for at in part:
@@ -180,9 +247,9 @@ class _Training:
                     self.manager.backward(loss * (1 / len(part)))
             self.optimizer.step().clear_grad()
             self.student.bound()
-            self.done += len(part)
             if progress is not None:
-                progress("distillation", self.done, self.total)
+                progress("distillation", done + len(part), self.total)
+        self.passes += 1
         return True
 
     def _loss(self, outputs: Sequence[Tensor], values: dict[str, Tensor], lesson: Lesson) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import megengine.traced_module as tm
@@ -72,6 +73,7 @@ def quantize_model(
     config: QuantConfig | None = None,
     *,
     statistics: Statistics | None = None,
+    state: str | Path | None = None,
     progress: Progress | None = None,
 ) -> QuantizedModel:
     """Quantize a float network with the help of sample inputs.
@@ -84,12 +86,13 @@ def quantize_model(
         calibration: inputs of the model; read again where `config.second_reading` names a setting.
         config: settings; the default suits x86 CPUs.
         statistics: what `collect` saw of the network; then inputs are needed only for `config.second_reading`.
+        state: file that keeps the distillation after each pass over the data; an interrupted run goes on from it.
         progress: called with (stage, done, total or None).
 
     Raises:
         CalibrationError: unusable data; the node or batch is named.
         QuantizationError: the network cannot be quantized as asked, is quantized already, or has no layer to quantize.
-        OptionError: a setting is wrong, or an exclude rule selects nothing.
+        OptionError: a setting is wrong, an exclude rule selects nothing, or the state is of another run.
     """
     config = config or QuantConfig()
     if calibration is None and (statistics is None or config.second_reading):
@@ -111,7 +114,9 @@ def quantize_model(
         graph, changed = equalized(graph, stats, per_channel=config.weights == "per_channel")
         if changed:
             stats = calibrate(graph, observe_all(graph, config), data, progress=progress)
-    return convert(graph, annotation, stats, config, data, progress=progress)
+    return convert(
+        graph, annotation, stats, config, data, state=None if state is None else Path(state), progress=progress
+    )
 
 
 def requantize(
@@ -150,6 +155,7 @@ def convert(
     config: QuantConfig,
     calibration: Iterable[Any],
     *,
+    state: Path | None = None,
     progress: Progress | None = None,
 ) -> QuantizedModel:
     """The passes after calibration."""
@@ -159,7 +165,9 @@ def convert(
     int_bias = config.target.bias == "int32"
     if config.distillation:
         epochs = config.distillation
-        frozen = distill(graph, annotation, frozen, calibration, epochs=epochs, int_bias=int_bias, progress=progress)
+        frozen = distill(
+            graph, annotation, frozen, calibration, epochs=epochs, int_bias=int_bias, state=state, progress=progress
+        )
     qdq = materialize(graph, frozen)
     integer = integerize(fold(qdq), int_bias=int_bias)
     report = report_of(graph, integer, annotation)

@@ -25,6 +25,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 Place = tuple[str, int]
 _LEARNT = Slope.of("tqt")
 _REACH = 1.0  # scales stay within half and twice of what they were: logarithm to base 2
+_TYPICAL = 1 / 6  # of the range of an edge: its root mean square
 _ROOM = 0.49  # of a step, by which a weight may lie beyond the last integer
 
 
@@ -35,7 +36,7 @@ class Student:
     Args:
         weights: by layer, in steps of their scale: the integers are these, rounded.
         weight_scales, edges: changes of scales, logarithms to base 2, by layer and by edge.
-        biases: changes by place, in units of the noise that a step of the layer's input makes.
+        biases: changes by place, in units of the noise that steps of the layer's input and weight make.
 
     Weights in groups, those that two layers read and edges that share the scale of a constant stay as they are.
     """
@@ -75,7 +76,10 @@ class Student:
         if data is None or place is None or place not in self.start.biases or not self._is_read_once(place):
             return
         rows = _by_output(layer, real_weight(layer, weight)).astype(np.float64)
-        unit = data.only_scale * np.sqrt((rows**2).sum(axis=1))
+        steps = np.asarray(weight.dtype.scale, np.float64)
+        steps = steps if steps.size in (1, len(rows)) else steps.max()
+        typical = (data.qmax - data.qmin) * _TYPICAL * steps
+        unit = data.only_scale * np.sqrt((rows**2).sum(axis=1) + rows.shape[1] * typical**2)
         if self.start.biases[place].shape == unit.shape:
             self.units[place] = unit.astype(np.float32)
             self.biases[place] = Parameter(np.zeros(unit.shape, np.float32))
@@ -85,13 +89,32 @@ class Student:
         return at < len(owner.inputs) and len(owner.inputs[at].users) == 1
 
     def groups(self, rates: dict[str, float]) -> list[dict[str, Any]]:
-        """Groups of parameters for an optimizer, with the rates of "weights", "biases" and "scales"."""
-        members = {
-            "weights": [*self.weights.values()],
-            "biases": [*self.biases.values()],
-            "scales": [*self.weight_scales.values(), *self.edges.values()],
-        }
-        return [{"params": params, "lr": rates[kind]} for kind, params in members.items() if params]
+        """Groups of parameters for an optimizer, with the rates of "weights", "biases" and "scales".
+
+        The scale of a weight moves its largest integer by about as many steps as the weight itself may move.
+        """
+        groups: list[dict[str, Any]] = [
+            {"params": [*self.weights.values()], "lr": rates["weights"]},
+            {"params": [*self.biases.values()], "lr": rates["biases"]},
+            {"params": [*self.edges.values()], "lr": rates["scales"]},
+        ]
+        for name, change in self.weight_scales.items():
+            rate = 0.7 * rates["weights"] / self.start.weights[name].dtype.qmax
+            groups.append({"params": [change], "lr": rate})
+        return [group for group in groups if group["params"]]
+
+    def _parameters(self) -> list[Parameter]:
+        kinds = (self.weights, self.weight_scales, self.edges, self.biases)
+        return [parameter for kind in kinds for parameter in kind.values()]
+
+    def values(self) -> list[np.ndarray]:
+        """The parameters now, for `restore`."""
+        return [np.array(parameter.numpy()) for parameter in self._parameters()]
+
+    def restore(self, values: list[np.ndarray]) -> None:
+        """Take values of `values`. Raises ValueError if their number differs."""
+        for parameter, value in zip(self._parameters(), values, strict=True):
+            parameter._reset(Tensor(value))
 
     # ------------------------------------------------------------ the network now
 
