@@ -5,6 +5,7 @@ import pytest
 
 from megengine.convert import onnx
 from megengine.convert.onnx.exporter import to_model
+from megengine.core.sizes import named
 from megengine.kernels import isa
 from megengine.kernels.reference import functions, integer
 from megengine.ops.recurrent import DIRECTIONS, recurrent_attrs
@@ -15,6 +16,7 @@ from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.graph_qat import prepare_qat
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.tensor import Tensor
+from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Apply
 from tests.helpers.onnx_runtime import session_of
 from tests.helpers.quant_nets import Builder
@@ -181,6 +183,28 @@ def test_qdq_files_hold_the_float_layer_with_integer_weights_and_are_read_as_int
         wanted = run(model.integer_graph, x)[0]
         np.testing.assert_allclose(run(again, x)[0], wanted, atol=1e-5)  # a step would be 5e-3
         assert sqnr(wanted, file.run(None, {"x": x})[0]) > 20
+
+
+def test_files_keep_the_integer_layer(tmp_path):
+    net = tagger("gru", "bidirectional", ("bias", "lengths"), linear_before_reset=True)
+    model, x = quantized(net), net[0].data(1, seed=2)[0]
+    native.save(model.traced(), tmp_path / "net.mgt")
+    again = native.load(tmp_path / "net.mgt")
+    np.testing.assert_array_equal(run(again.graph, x)[0], run(model.integer_graph, x)[0])
+
+
+def test_numbers_of_steps_and_samples_stay_open():
+    b = Steps((named("steps", 6), named("batch", 2), 12))
+    y, *_ = b.layer(b.x, 10, "lstm", "bidirectional")
+    graph = b.done(b.head(b.rows(y)))
+    rng = np.random.default_rng(1)
+    shapes = [(6, 2, 12), (3, 1, 12), (11, 4, 12)]
+    model = quantize_model(graph, [rng.normal(size=s).astype(np.float32) for s in shapes])
+    data = [rng.normal(size=s).astype(np.float32) for s in (*shapes, (1, 5, 12))]
+    assert verify(model, data).exact
+    file, plan = session_of(to_model(model.integer_graph)), compile_plan(model.integer_graph)
+    for x in data:
+        assert sqnr(plan(x)[0], file.run(None, {"x": x})[0]) > 40
 
 
 def test_layers_that_stay_in_float_say_why():
