@@ -144,6 +144,46 @@ POSITION = """g (float[2] x) => (float[2] y) {
 }"""
 
 
+SEQUENCE = """g (float[2] x, seq(float[2]) parts, optional(float[2]) mask) => (float[a] y, seq(float[2]) z) {
+    at = Constant <value = int64 {0}> ()
+    z = SequenceInsert (parts, x, at)
+    y = ConcatFromSequence <axis = 0> (z)
+}"""
+BATCH = """g (float[2,3] h0, float[2,4,3] x) => (float[2,3] h, float[2,4,3] ys) {
+    h, ys = Scan <num_scan_inputs = 1, directions = [1], body = b (float[3] s, float[3] e)
+        => (float[3] s_out, float[3] o) { s_out = Add (s, e)
+                                          o = Mul (s_out, e) }> (, h0, x)
+}"""
+
+
+def test_sequences_are_given_as_lists_and_returned_value_by_value():
+    x, parts = np.array([1.0, 2.0], np.float32), [np.array([3.0, 4.0]), np.array([5.0, 6.0])]
+    results = run(SEQUENCE, [x], input_values={"parts": parts, "mask": None})
+    wanted = [np.arange(1.0, 7.0), x, *parts]
+    assert [y.tolist() for y in results] == [w.tolist() for w in wanted]
+    assert {y.dtype for y in results} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("back", [0, 1])
+def test_scan_of_opset_8_runs_each_entry_of_a_batch(back):
+    h, x = inputs_of(BATCH)
+    model = onnx.parser.parse_model(HEAD.replace("17", "8") + BATCH.replace("[1], body", f"[{back}], body"))
+    last, ys = (y.numpy() for y in interpret(load_graph(model.SerializeToString()), [h, x]))
+    turned = x[:, ::-1] if back else x
+    sums = h[:, None] + np.cumsum(turned, axis=1)
+    np.testing.assert_allclose(last, sums[:, -1], rtol=1e-5)
+    np.testing.assert_allclose(ys, sums * turned, rtol=1e-5)
+
+
+def test_scan_of_opset_8_with_lengths_is_refused():
+    text = BATCH.replace("(, h0, x)", "(h0, h0, x)")
+    with pytest.raises(FileFormatError, match="lengths of the sequences are not supported"):
+        load_graph(onnx.parser.parse_model(HEAD.replace("17", "8") + text).SerializeToString())
+    uneven = BATCH.replace("float[2,3] h0", "float[5,3] h0")
+    with pytest.raises(FileFormatError, match=r"its batch axes have the lengths \[2, 5\]; expected one"):
+        load_graph(onnx.parser.parse_model(HEAD.replace("17", "8") + uneven).SerializeToString())
+
+
 @pytest.mark.parametrize(
     ("text", "options", "error", "match"),
     [
@@ -153,11 +193,28 @@ POSITION = """g (float[2] x) => (float[2] y) {
         (POSITION.replace("SequenceAt (s, at)", "SequenceAt (x, at)"), {}, FileFormatError, "is no sequence"),
         (MODELS["branch_by_shape"].replace("Relu", "Unknown"), {}, FileFormatError, "not supported: 'Unknown'"),
         (
-            "g (float[2] x) => (seq(float[2]) y) { y = SequenceConstruct (x) }",
+            "g (float[2] x) => (seq(float[2]) y) { y = SequenceEmpty <dtype = 1> () }",
             {},
             FileFormatError,
-            "the output 'y' is a sequence or an optional value",
+            "the output 'y' is a sequence; expected a tensor",
         ),
+        (
+            "g (float[2] x) => (optional(float[2]) y) { y = Optional () }",
+            {},
+            FileFormatError,
+            "the output 'y' is an optional value that is not there",
+        ),
+        (SEQUENCE, {}, FileFormatError, r"the input 'parts' is a sequence .* give what it is with input_values"),
+        (SEQUENCE, {"input_values": {"parts": 3}}, OptionError, "'parts' is a sequence; expected a list, got a int"),
+        (
+            ROUNDS.replace("int64 i, bool go", "int64 i"),
+            {"input_values": {"n": 2}},
+            FileFormatError,
+            "graph 'b' has 2 inputs for 3 values; the file is damaged",
+        ),
+        (ROUNDS.replace("int64 i, bool go", "int64 i"), {}, FileFormatError, "has 2 inputs for 3 values"),
+        (ROUNDS.replace("<body = b", "<other = b"), {}, FileFormatError, "its graph 'body' is missing"),
+        (CHOICE.replace("else_branch", "other"), {}, FileFormatError, "its graph 'else_branch' is missing"),
     ],
 )
 def test_what_is_refused(text, options, error, match):

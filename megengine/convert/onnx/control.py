@@ -43,12 +43,20 @@ def either(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
     """The branch that a known condition takes, or an op that holds both."""
     condition = node.input(0)
     if not isinstance(condition, np.ndarray):
-        branches = [separate(node.attrs[name], (), name) for name in ("then_branch", "else_branch")]
+        branches = [separate(_graph(node, name), (), name) for name in ("then_branch", "else_branch")]
         outer = _with_the_same_inputs(branches)
         then, otherwise = (Body(branch.graph) for branch in branches)
         return node.apply("if", condition, *outer, then=then, otherwise=otherwise)
     branch = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
-    return run(node.attrs[branch], (), branch)
+    return run(_graph(node, branch), (), branch)
+
+
+def _graph(node: OnnxNode, name: str) -> onnx.GraphProto:
+    """A graph that a node runs. Raises FileFormatError if it is not there."""
+    graph: Any = node.attrs.get(name)
+    if not hasattr(graph, "initializer"):
+        raise node.fail(f"its graph {name!r} is missing; the file is damaged")
+    return graph
 
 
 def _with_the_same_inputs(parts: Sequence[Apart]) -> list[TensorNode]:
@@ -66,7 +74,7 @@ def _with_the_same_inputs(parts: Sequence[Apart]) -> list[TensorNode]:
 
 def rounds(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
     """The rounds of a loop one after the other; an op where it is not known how many there are, or there are many."""
-    body = node.attrs["body"]
+    body = _graph(node, "body")
     limit, going = node.optional(0), node.optional(1)
     if (
         isinstance(limit, TensorNode)
@@ -94,7 +102,7 @@ def rounds(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
 
 def _looped(node: OnnxNode, separate: Separate) -> Sequence[Any]:
     """The op that goes on while its body says so. A length of a state that a round changes is open in the body."""
-    body = node.attrs["body"]
+    body = _graph(node, "body")
     states = [node.input(index) for index in range(2, len(node.inputs))]
     if any(isinstance(state, Group) for state in states):
         raise node.fail("a sequence is carried through rounds whose number depends on the network's input")
@@ -123,15 +131,27 @@ def _opened(node: OnnxNode, k: int, before: TensorSpec, after: TensorSpec) -> Te
 
 
 def known_scan(node: OnnxNode, run: Run, separate: Separate) -> list[Any]:
-    """One round for each element of the scanned inputs."""
-    body, count = node.attrs["body"], int(node.attrs["num_scan_inputs"])
-    if node.opset < 9:
-        raise node.fail("the form of opset 8 is not supported (convert with onnx.version_converter)")
-    values = [node.input(index) for index in range(len(node.inputs))]
+    """One round for each element of the scanned inputs; in opset 8 for each entry of a batch, along axis 1."""
+    if node.opset >= 9:
+        return _scanned(node, run, [node.input(index) for index in range(len(node.inputs))])
+    if node.optional(0) is not None:
+        raise node.fail("lengths of the sequences are not supported; expected one length for the whole batch")
+    values = [node.input(index) for index in range(1, len(node.inputs))]
+    batches = {x.shape[0] for x in values}
+    if len(batches) != 1 or max(batches) * values[-1].shape[1] > MOST_ROUNDS:
+        stated = f"its batch axes have the lengths {sorted(batches)}"
+        raise node.fail(f"{stated}; expected one, and at most {MOST_ROUNDS} rounds in all")
+    rows = [_scanned(node, run, [_element(node, x, 0, b) for x in values]) for b in range(*batches)]
+    return [_stacked(node, column, 0) for column in zip(*rows, strict=True)]
+
+
+def _scanned(node: OnnxNode, run: Run, values: list[Value]) -> list[Any]:
+    """The states behind the last round, and what the rounds give, from the first states and the scanned inputs."""
+    body, count = _graph(node, "body"), int(node.attrs["num_scan_inputs"])
     states, sources = values[: len(values) - count], values[len(values) - count :]
     outputs = len(body.output) - len(states)
     axes = node.ints("scan_input_axes", (0,) * count) or ()
-    back = node.ints("scan_input_directions", (0,) * count) or ()
+    back = node.ints("scan_input_directions" if node.opset >= 9 else "directions", (0,) * count) or ()
     out_axes, out_back = (node.ints(f"scan_output_{what}", (0,) * outputs) or () for what in ("axes", "directions"))
     axes = tuple(node.axis(axis, len(x.shape)) for axis, x in zip(axes, sources, strict=True))
     lengths = {x.shape[axis] for axis, x in zip(axes, sources, strict=True)}

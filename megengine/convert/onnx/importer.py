@@ -90,13 +90,14 @@ def load_graph(
         source: path of a .onnx file, its bytes, or an `onnx.ModelProto`. External data must lie in the file's folder.
         input_shapes: shape of each input by name, or one shape for a single input, which fixes what the file leaves
             open; None in the place of a length leaves it open.
-        input_values: values of inputs that are fixed: numbers that choose a branch, for example. The graph does
-            not have these inputs.
+        input_values: values of inputs that are fixed: numbers that choose a branch, for example; lists for
+            sequences, None for an optional value that is not there. The graph does not have these inputs.
         example_sizes: lengths of open axes by name, which stay open: the graph is read for these, and what it draws,
             prints and counts is for these. Otherwise 1 for a batch, and usual sizes of pictures and texts.
 
     Returns:
-        A graph of ops; nodes carry the ONNX names, `meta["module"]` of their exprs the module path.
+        A graph of ops; nodes carry the ONNX names, `meta["module"]` of their exprs the module path. An output that is
+        a sequence gives an output for each of its values.
 
     Raises:
         FileFormatError: the file is damaged, hostile, or uses what is not supported; one message names it.
@@ -179,7 +180,7 @@ class _Importer:
                 self._stand_in(node)
         if refused:
             raise refused[0] if len(refused) == 1 else _together(refused)
-        set_outputs(self.graph, [self._output(item.name, self._made_value(item.name)) for item in source.output])
+        set_outputs(self.graph, [y for item in source.output for y in self._outputs(item.name)])
         remove_dead(self.graph)
         return self.graph
 
@@ -241,9 +242,7 @@ class _Importer:
         """Whether an input's value is given; it is a constant then."""
         if item.name not in self.fixed:
             return False
-        value = np.asarray(self.fixed[item.name])
-        spec = _input_spec(item, value.shape)
-        self._define(item.name, value.astype(storage_of(spec.dtype)))
+        self._define(item.name, _known_input(item.name, item.type, self.fixed[item.name]))
         return True
 
     def _graph(self, opset: int, graph: onnx.GraphProto, inputs: Sequence[Any], where: str) -> list[Any]:
@@ -254,7 +253,7 @@ class _Importer:
             known = (name for name, value in outer.items() if isinstance(value, np.ndarray))
             for error in unknown_operators(graph, opset, known)[1]:
                 raise error
-            for item, value in zip(graph.input, inputs, strict=True):
+            for item, value in zip(_inputs_of(graph, len(inputs)), inputs, strict=True):
                 self._define(item.name, value)
             for tensor in graph.initializer:
                 self._define(tensor.name, array_of(tensor, self.folder))
@@ -273,7 +272,7 @@ class _Importer:
         self.graph = made = InternalGraph(name=_clean(graph.name, "body"))
         self.shared, self.captured = {**{name: {} for name in self.shared}, "names": self.shared["names"]}, {}
         try:
-            pairs = zip(graph.input, specs, strict=True)
+            pairs = zip(_inputs_of(graph, len(specs)), specs, strict=True)
             inputs = [add_input(made, _clean(item.name, "input"), spec) for item, spec in pairs]
             values = self._graph(opset, graph, inputs, where)
             set_outputs(made, [self._output(i.name, v) for i, v in zip(graph.output, values, strict=True)])
@@ -321,16 +320,15 @@ class _Importer:
 
     def _made(self, node: onnx.NodeProto, inputs: list[Value | None], index: int, opset: int) -> Sequence[Value] | None:
         """The outputs of a node; None where other nodes define them."""
-        if node.op_type in CONTROL:
-            runs = partial(self._graph, opset), partial(self._apart, opset)
-            made = CONTROL[node.op_type](self._onnx_node(node, inputs, index, opset), *runs)
-            return made if isinstance(made, (list, tuple)) else (made,)
-        known = [value for value in inputs if value is None or isinstance(value, np.ndarray)]
-        is_open = any(map(is_open_array, known))
-        if len(known) == len(inputs) and not is_open and (folded := fold(node, known, opset)) is not None:
-            return folded
         onnx_node = self._onnx_node(node, inputs, index, opset)
         try:
+            if node.op_type in CONTROL:
+                made = CONTROL[node.op_type](onnx_node, partial(self._graph, opset), partial(self._apart, opset))
+                return made if isinstance(made, (list, tuple)) else (made,)
+            known = [value for value in inputs if value is None or isinstance(value, np.ndarray)]
+            is_open = any(map(is_open_array, known))
+            if len(known) == len(inputs) and not is_open and (folded := fold(node, known, opset)) is not None:
+                return folded
             if len(known) == len(inputs) and is_open and (folded := fold_open(onnx_node)) is not None:
                 return folded
             if not is_computed(onnx_node.op_type) and (body := body_of(node, inputs, opset)) is not None:
@@ -383,14 +381,29 @@ class _Importer:
             raise FileFormatError(f"the output {name!r} is made by no node; the file is damaged")
         return self._reached(name, self.values[name])
 
+    def _outputs(self, name: str) -> list[Any]:
+        """An output of the model; each value of a sequence is one."""
+        value = self._made_value(name)
+        if not isinstance(value, Group) or not value.values:
+            return [self._output(name, value)]
+        return [self._output(f"{name}_{place}", one) for place, one in enumerate(value.values)]
+
     def _output(self, name: str, value: Any) -> Any:
         if isinstance(value, Group):
-            raise FileFormatError(f"the output {name!r} is a sequence or an optional value; expected a tensor")
+            raise FileFormatError(f"the output {name!r} is {_of_group(value)}; expected a tensor")
         import onnx
 
         if is_open_array(value):
             return self._onnx_node(onnx.NodeProto(name=name), [], 0, self.opset).as_node(value)
         return self.graph.constant(value, name=_clean(name, "output")) if isinstance(value, np.ndarray) else value
+
+
+def _inputs_of(graph: onnx.GraphProto, count: int) -> Sequence[onnx.ValueInfoProto]:
+    """The inputs of a graph that a node runs, which gives it so many values."""
+    if len(graph.input) != count:
+        took = counted(len(graph.input), "input")
+        raise FileFormatError(f"the graph {graph.name!r} has {took} for {counted(count, 'value')}; the file is damaged")
+    return graph.input
 
 
 def _names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
@@ -419,10 +432,32 @@ def _lengths(shape: Sequence[int | None]) -> Lengths:
     return tuple(None if size is None else int(size) for size in shape)
 
 
+def _known_input(name: str, kind: onnx.TypeProto, value: Any) -> Any:
+    """The given value of an input: a list for a sequence, None for an optional value that is not there."""
+    import onnx
+
+    if kind.WhichOneof("value") == "optional_type":
+        return Group([], optional=True) if value is None else _known_input(name, kind.optional_type.elem_type, value)
+    if kind.WhichOneof("value") == "sequence_type":
+        if not isinstance(value, (list, tuple)):
+            raise OptionError(f"input_values: {name!r} is a sequence; expected a list, got a {type(value).__name__}")
+        return Group([_known_input(name, kind.sequence_type.elem_type, one) for one in value])
+    array = np.asarray(value)
+    spec = _input_spec(onnx.ValueInfoProto(name=name, type=kind), array.shape)
+    return array.astype(storage_of(spec.dtype))
+
+
+def _of_group(value: Group) -> str:
+    return "an optional value that is not there" if value.optional else "a sequence"
+
+
 def _input_spec(item: onnx.ValueInfoProto, wanted: Lengths | None, examples: Examples | None = None) -> TensorSpec:
     kind = item.type.tensor_type
     if item.type.WhichOneof("value") != "tensor_type":
-        raise FileFormatError(f"the input {item.name!r} is no tensor")
+        raise FileFormatError(
+            f"the input {item.name!r} is a sequence or an optional value; give what it is with "
+            f"input_values={{{item.name!r}: ...}} (a list, or None), or export the model with tensors"
+        )
     dtype = dtype_of(kind.elem_type)
     if dtype is None:
         name = data_type_name(kind.elem_type)

@@ -42,10 +42,8 @@ def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.Mo
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
-    except Exception as error:  # protobuf implementations raise different types
-        raise FileFormatError(
-            f"{name}: not a complete ONNX model ({error}); the file is truncated or no .onnx"
-        ) from None
+    except Exception:  # protobuf implementations raise different types
+        raise FileFormatError(f"{name}: not a complete ONNX model; the file is truncated or no .onnx") from None
     if not model.graph.node or not model.graph.output:
         raise FileFormatError(f"{name}: not an ONNX model; expected a graph with at least one node and one output")
     graph = model.graph  # the parser gives damaged text as bytes
