@@ -96,10 +96,14 @@ def _pair(kind: int, *factors: str) -> MakeStep:
 # ---------------------------------------------------------------- along axes
 
 
+def _in_memory(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Axes in the order in which a value of a plan lies in memory: four of them lie channels-last."""
+    return (axes[0], *axes[2:], axes[1]) if len(axes) == 4 else axes
+
+
 def _blocks(spec: TensorSpec, axes: tuple[int, ...]) -> tuple[int, int, int] | None:
     """[outer, length, inner] as which a value of a plan lies in memory, if the axes are neighbours there."""
-    order = (0, 2, 3, 1) if spec.ndim == 4 else tuple(range(spec.ndim))
-    lengths = [(spec.shape[i], i in axes) for i in order if spec.shape[i] != 1]
+    lengths = [(spec.shape[i], i in axes) for i in _in_memory(tuple(range(spec.ndim))) if spec.shape[i] != 1]
     kinds = [inside for _, inside in lengths]
     first = kinds.index(True) if True in kinds else len(kinds)
     count = sum(kinds)
@@ -157,10 +161,21 @@ def _mean_step(problem: Problem, constants: Constants, threads: int) -> Any:
     return _core.make_int8_mean_step(shape=list(shape), x=x, m=float(m), clamp=clamp, threads=threads)
 
 
+def _keeps_order(problem: Problem) -> bool:
+    """Whether the axes that are left lie in the result as in the input."""
+    x, gone = problem.inputs[0], _axes(problem)
+    every = tuple(range(x.ndim))
+    result = every if problem.attrs.keepdims else tuple(i for i in every if i not in gone)
+    before, after = ([i for i in _in_memory(n) if x.shape[i] != 1 and i not in gone] for n in (every, result))
+    return before == after
+
+
 def _mean_usable(problem: Problem) -> str | None:
     shape = _blocks(problem.inputs[0], _axes(problem))
     if shape is None:
         return f"axes {problem.attrs.axis} are no neighbours in memory"
+    if not _keeps_order(problem):
+        return f"what is left of {problem.inputs[0].shape} lies in another order"
     return to_eight_bits(problem)
 
 

@@ -129,6 +129,27 @@ def test_means_along_axes_that_are_neighbours_in_memory(level, shape, axis, keep
     check("qmean", [values(KINDS[kind], shape, 1)], [KINDS[kind]], attrs, name="int8_block_mean")
 
 
+@pytest.mark.parametrize("op", ["qmean", "qsum"])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((2, 8, 9, 7), (2,)),
+        ((2, 8, 9, 7), (3,)),
+        ((1, 8, 9, 3, 5), (1,)),
+        ((2, 8, 3, 5, 6), (0,)),
+        ((2, 3, 4, 5), (1, 2)),
+    ],
+)
+def test_what_is_left_of_pictures_and_volumes_may_lie_in_another_order(op, shape, axis):
+    kind, out = KINDS["u8z"], quint8(0.75, 90)
+    x = values(kind, shape, 1)
+    got = apply(op, Tensor._wrap(x, kind), axis=axis, keepdims=False, dtype=out)._storage()
+    total = (x.astype(np.int64) - kind.zero_point).sum(axis)
+    count = 1 if op == "qsum" else x.size // total.size
+    real = total * kind.scale / count / 0.75 + 90
+    assert np.abs(got - np.clip(real, 0, 255)).max() <= 0.5 + 1e-3
+
+
 RESIZED = {
     "wider": ((2, 3, 5, 6), (8, 11)),
     "vectors": ((1, 70, 4, 3), (7, 5)),
