@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import string
 from typing import Any
-
-import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.text import counted
@@ -89,7 +88,7 @@ def _joined(a: Tensor, b: Tensor, left: str, right: str, keep: str) -> tuple[Ten
     rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
 
     def size(letters: list[str]) -> int:
-        return int(np.prod([lengths[c] for c in letters], dtype=np.int64))
+        return math.prod(lengths[c] for c in letters)
 
     def matrix(x: Tensor, term: str, first: list[str], second: list[str]) -> Tensor:
         x = _ordered(x, term, "".join(batch + first + second))

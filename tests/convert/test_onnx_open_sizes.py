@@ -332,6 +332,18 @@ def test_an_open_axis_of_one_where_the_network_runs_is_squeezed():
         net(picture(2, 3, 96, 7))
 
 
+def test_products_of_letters_follow_open_axes():
+    first = model([node("Einsum", "x x", "y", equation="nchw,ncij->nhwij")], ["n", 3, "h", "w"])
+    net = load(first)
+    written = to_model(net)
+    for shape in ((1, 3, 4, 5), (2, 3, 7, 2)):
+        x = picture(*shape)
+        want = ort.InferenceSession(first.SerializeToString()).run(None, {"x": x})[0]
+        np.testing.assert_allclose(net(x).numpy(), want, rtol=1e-5, atol=1e-5)
+        got = ort.InferenceSession(written.SerializeToString()).run(None, {"x": x})[0]
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("mark", ["?", "-1", "None", "unk"])
 def test_marks_of_unknown_lengths_are_no_names(mark):
     """Exporters write the same mark on axes of different lengths."""
