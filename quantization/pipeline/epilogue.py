@@ -51,7 +51,7 @@ def epilogue(
     s_y = 1.0 if output is None else output.only_scale
     M = integer.multiplier(data.scale, s_w, s_y).astype(np.float32)
     none = np.zeros(channels)
-    real = none if bias is None else bias
+    real = none if bias is None else np.broadcast_to(bias, (channels,))
     steps = integer.int_bias(real, data.only_scale, s_w) if int_bias else none
     B = integer.float_bias(none if int_bias else real, s_y)
     _check(name, weight, data, M, B, steps)

@@ -253,8 +253,9 @@ def test_bias_correction_takes_any_constant_that_is_added_to_a_product(shape):
     product = g.apply("matmul", x, weight, attrs={"transpose_a": False, "transpose_b": False}, name="layer")
     set_outputs(g, [g.apply("add", product, g.constant(rng.normal(size=shape).astype(np.float32)), name="sum")])
     data = [rng.normal(size=(2, 5, 8)).astype(np.float32) for _ in range(4)]
-    model = quantize_model(g, data)
-    assert np.abs(run(g, data[0])[0] - run(model.integer_graph, data[0])[0]).max() < 0.2
+    for corrected in (True, False):
+        model = quantize_model(g, data, QuantConfig(bias_correction=corrected))
+        assert np.abs(run(g, data[0])[0] - run(model.integer_graph, data[0])[0]).max() < 0.2
 
 
 @pytest.mark.parametrize("int_bias", [False, True])
