@@ -349,6 +349,8 @@ def _quantize(files: dict[str, Path], out: Output, **options: Any) -> dict[str, 
         write_report(files["report"], job, result, found)
     for warning in job.samples.warnings():
         out.say(f"warning: {warning}", "yellow")
+    if result.report.undone:
+        out.say(result.report.undone, "yellow")
     _show(out, result, found.edges, small, job.samples)
     return {
         "model": job.name,
@@ -356,6 +358,7 @@ def _quantize(files: dict[str, Path], out: Output, **options: Any) -> dict[str, 
         "record": records.from_metadata(result.integer_graph.metadata, job.name),
         "scored_on": job.samples.scored_on(),
         "warnings": job.samples.warnings(),
+        "undone": result.report.undone,
         "float_bytes": small[0],
         "int8_bytes": small[1],
         **found.to_json(),
@@ -396,5 +399,6 @@ def write_report(path: Path, job: Job, result: QuantizedModel, found: quantizing
     section = quantizing.section(name, result, analysis, facts=facts, **quantizing.noted(found), **parts)
     more = {"pictures": str(job.data)} if job.data.how is not None else {}
     more |= {"scored on": job.samples.scored_on(), "record": result.integer_graph.metadata[records.METADATA]}
+    more |= {"undone": result.report.undone} if result.report.undone else {}
     recipe = quantizing.recipe_of(job.config, job.data.reader.name, more)
     path.write_text(report.render(f"{name} in int8", [section], recipe=recipe), encoding="utf-8")

@@ -1,6 +1,6 @@
 """observe and calibrate: run a graph over the data once and keep statistics, never the data."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.spec import Plain, Shared
-from megengine.quantization.ranges import Progress, TensorStatistics, stream
+from megengine.quantization.ranges import Batch, Progress, TensorStatistics, stream
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -68,16 +68,17 @@ def calibrate(
     stats: dict[str, TensorStatistics],
     batches: Iterable[Any],
     *,
+    look: Callable[[Batch], None] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, TensorStatistics]:
-    """Feed every batch through the graph and update the statistics in place.
+    """Feed every batch through the graph, which `look` sees, and update the statistics in place.
 
     Memory does not grow with the number of batches. Raises CalibrationError if there is none, or for NaN and infinity
     at a node, which is named.
     """
     together = samples_at_once(graph)
     sinks = {name: partial(one.update, samples=together) for name, one in stats.items()}
-    stream(graph, batches, sinks, stage="calibrate", progress=progress)
+    stream(graph, batches, sinks, stage="calibrate", look=look, progress=progress)
     return stats
 
 

@@ -17,10 +17,11 @@ from megengine.quantization.pipeline.exchange import exchange
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import Frozen, edge_dtype, freeze
 from megengine.quantization.pipeline.integerize import integerize
+from megengine.quantization.pipeline.judging import Judges
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.refine import refine
 from megengine.quantization.pipeline.report import QuantReport, report_of
-from megengine.quantization.ranges import Progress, Statistics, TensorStatistics, require_repeatable
+from megengine.quantization.ranges import Progress, Statistics, TensorStatistics, as_batches, require_repeatable
 from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -106,17 +107,19 @@ def quantize_model(
     annotation = annotate(graph, config)
     require_layers(graph, annotation)
     stats = observe_all(graph, config)
+    judges = Judges(graph)
     if statistics is not None:
         stats = statistics.of(digest(graph))
+        for arrays in as_batches(data, graph):
+            judges.look(arrays)
     else:
-        calibrate(graph, stats, data, progress=progress)
+        calibrate(graph, stats, data, look=judges.look, progress=progress)
     if config.equalize:
         graph, changed = equalized(graph, stats, per_channel=config.weights == "per_channel")
         if changed:
             stats = calibrate(graph, observe_all(graph, config), data, progress=progress)
-    return convert(
-        graph, annotation, stats, config, data, state=None if state is None else Path(state), progress=progress
-    )
+    kept = None if state is None else Path(state)
+    return convert(graph, annotation, stats, config, data, judges=judges, state=kept, progress=progress)
 
 
 def requantize(
@@ -155,13 +158,16 @@ def convert(
     config: QuantConfig,
     calibration: Iterable[Any],
     *,
+    judges: Judges | None = None,
     state: Path | None = None,
     progress: Progress | None = None,
 ) -> QuantizedModel:
-    """The passes after calibration."""
+    """The passes after calibration. A stage that `judges` are better off without is undone, in `config` too."""
     frozen = freeze(graph, annotation, stats)
+    undone = ""
     if (config.bias_correction or config.second_reading) and frozen.weights:
-        frozen = refine(graph, annotation, frozen, stats, config, calibration, progress=progress)
+        refined = refine(graph, annotation, frozen, stats, config, calibration, judges=judges, progress=progress)
+        frozen, config, undone = refined.frozen, refined.config, refined.undone
     int_bias = config.target.bias == "int32"
     if config.distillation:
         epochs = config.distillation
@@ -170,5 +176,5 @@ def convert(
         )
     qdq = materialize(graph, frozen)
     integer = integerize(fold(qdq), int_bias=int_bias)
-    report = report_of(graph, integer, annotation)
+    report = report_of(graph, integer, annotation, undone)
     return QuantizedModel(config, graph, qdq, integer, annotation, frozen, stats, report)

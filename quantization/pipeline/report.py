@@ -33,12 +33,13 @@ class QuantReport:
     """What became of the layers; `dataclasses.asdict` gives plain JSON values.
 
     `integer_layers` counts those with integer weights, `floating` are the ops left in float, and `edges` says in a line
-    why each integer edge has its scale.
+    why each integer edge has its scale. `undone` tells of stages that were taken back since they did harm.
     """
 
     integer_layers: int
     floating: tuple[FloatOp, ...]
     edges: dict[str, str]
+    undone: str = ""
 
     def _repr_html_(self) -> str:
         rows = [(one.name, one.op, one.module, one.reason, f"{one.share:.1%}") for one in self.floating]
@@ -51,7 +52,9 @@ def multiply_adds(graph: InternalGraph) -> dict[str, int]:
     return {expr.outputs[0].name: expr.macs for expr in graph.exprs() if isinstance(expr, Apply)}
 
 
-def report_of(float_graph: InternalGraph, integer_graph: InternalGraph, annotation: Annotation) -> QuantReport:
+def report_of(
+    float_graph: InternalGraph, integer_graph: InternalGraph, annotation: Annotation, undone: str = ""
+) -> QuantReport:
     """The report on an integer graph; ops that only move values are not listed."""
     total = sum(multiply_adds(float_graph).values())
     floating = []
@@ -63,7 +66,7 @@ def report_of(float_graph: InternalGraph, integer_graph: InternalGraph, annotati
         module = str(expr.meta.get("module", "") or "")
         floating.append(FloatOp(name, expr.op, module, reason, macs, macs / total if total else 0.0))
     edges = {name: annotation.explain(name) for name in annotation.edges}
-    return QuantReport(len(annotation.weights), tuple(floating), edges)
+    return QuantReport(len(annotation.weights), tuple(floating), edges, undone)
 
 
 def _computes_in_float(expr: Apply) -> bool:

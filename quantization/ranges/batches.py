@@ -29,9 +29,13 @@ def stream(
     sinks: Mapping[str, Sink],
     *,
     stage: str,
+    look: Callable[[Batch], None] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Run the graph on every batch; sinks get values by node name. Raises CalibrationError if no batch fits."""
+    """Run the graph on every batch, which `look` sees; sinks get values by node name.
+
+    Raises CalibrationError if no batch fits.
+    """
     total = len(batches) if isinstance(batches, Sized) else None
     done = 0
 
@@ -46,6 +50,8 @@ def stream(
     run = watched(graph, sinks)
     for arrays in as_batches(counted_items(), graph):
         run(arrays)
+        if look is not None:
+            look(arrays)
     if not done:
         raise CalibrationError("calibration: the data has no batch; expected at least one input of the model")
 
