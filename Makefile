@@ -8,6 +8,8 @@ PACKAGES := $(shell find megengine kernels traced_module quantization cli -name 
 
 FUZZ ?= 20000
 SEED ?= 1
+# tests in as many processes as there are cores; four take up to 10 GB of memory
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: api demo fuzz fuzz-calls megengine onnx-suite test test-slow lint format clean setup stubs wheel
 
@@ -34,10 +36,10 @@ demo: setup
 	$(BIN)/mge-quantize demo -o demo-out/report.html
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 # damaged files of every kind: make fuzz FUZZ=1000 SEED=7
 fuzz: setup

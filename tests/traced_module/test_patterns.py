@@ -1,6 +1,7 @@
 """Patterns and rules, on graphs of ops and of calls."""
 
 import contextlib
+import re
 
 import numpy as np
 import pytest
@@ -22,6 +23,11 @@ from megengine.traced_module.pattern_targets import OTHER_ORDER, Target
 from megengine.traced_module.patterns import any_, call, const, match, optional, repeated, rest
 
 SPEC = TensorSpec((2, 3), np.dtype(np.float32))
+
+
+def label(value):
+    """Names of cases hold no addresses: processes that share the tests must agree on them."""
+    return re.sub(r" at 0x\w+", "", str(value))
 
 
 def values() -> np.ndarray:
@@ -259,7 +265,7 @@ class Padded(M.Module):
         ({"bias": None}, 1, None),
         ({"training": False}, 2, None),
     ],
-    ids=repr,
+    ids=label,
 )
 def test_values_of_attributes_are_compared_as_the_op_reads_them(attributes, layers, ops):
     traced = trace_module(Padded().eval(), tensor(np.zeros((1, 3, 8, 8), np.float32)))
@@ -347,7 +353,7 @@ def test_an_operator_is_found_however_it_is_spelt_and_written(name):
             assert not find(graph, call("%"))
 
 
-@pytest.mark.parametrize("callee", ["add", "+", "__add__", ".__add__", ".__radd__", "elemwise.add", F.add], ids=str)
+@pytest.mark.parametrize("callee", ["add", "+", "__add__", ".__add__", ".__radd__", "elemwise.add", F.add], ids=label)
 def test_a_target_is_the_op_the_function_the_method_and_the_operator(callee):
     class Sums(M.Module):
         def forward(self, x):
@@ -362,7 +368,7 @@ def test_a_target_is_the_op_the_function_the_method_and_the_operator(callee):
     assert not any(Target("mul").matches(e) for e in exprs)
 
 
-@pytest.mark.parametrize("callee", ["sum", ".sum", F.sum, "reshape", ".view", F.reshape, "relu", F.relu], ids=str)
+@pytest.mark.parametrize("callee", ["sum", ".sum", F.sum, "reshape", ".view", F.reshape, "relu", F.relu], ids=label)
 def test_a_target_without_an_operator_is_the_op_the_function_and_the_methods(callee):
     class Calls(M.Module):
         def forward(self, x):
