@@ -130,7 +130,7 @@ def score(student: Student, results: Sequence[int], lessons: Sequence[Lesson]) -
 
 def is_certain(gains: np.ndarray) -> bool:
     """Whether the mean of gains exceeds 0 by `CERTAIN` standard errors."""
-    return bool(gains.mean() > CERTAIN * gains.std(ddof=1) / np.sqrt(len(gains)))
+    return bool(gains.mean() > CERTAIN * np.sqrt(gains.var(ddof=1) / len(gains)))
 
 
 def cuts(graph: InternalGraph, names: Iterable[str], room: int) -> list[str]:

@@ -39,6 +39,7 @@ from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign
+from megengine.traced_module.ir.queries import applied
 from megengine.traced_module.passes.retyping import widen
 
 TRAINING = QuantConfig(activations=RangeMethod("ema"), bias_correction=False)
@@ -63,7 +64,7 @@ class QATGraph(Module):
         self._source, self._graph = source, canonicalize(source)
         self._annotation = annotate(self._graph, config)
         require_layers(self._graph, self._annotation)
-        _require_whole_scales(self._annotation)
+        _require_whole_scales(self._graph, self._annotation)
         self._regions = layer_regions(self._graph, self._annotation)
         self._constants = {e.name: e for e in self._graph.exprs() if isinstance(e, Constant)}
         self._layers = {e.outputs[0].name: e for e in self._graph.exprs() if isinstance(e, Apply)}
@@ -371,9 +372,12 @@ def _lowered(module: TracedModule | InternalGraph) -> InternalGraph:
             assign(graph, node, "_spec", spec)
 
 
-def _require_whole_scales(annotation: Annotation) -> None:
+def _require_whole_scales(graph: InternalGraph, annotation: Annotation) -> None:
     """Raises OptionError for weights in groups: their sums are float, so training has no integers to follow."""
-    grouped = [f"{name!r} ({counted(spec.group, 'weight')})" for name, spec in annotation.weights.items() if spec.group]
+    # recurrent layers have a scale for each row of a weight, which sums one product
+    rows = {e.outputs[0].name: e.inputs[1].shape[-1] for e in applied(graph) if e.record.rule.scans}
+    weights = ((name, spec.group) for name, spec in annotation.weights.items() if spec.group != rows.get(name, 0))
+    grouped = [f"{name!r} ({counted(group, 'weight')})" for name, group in weights if group]
     if grouped:
         raise OptionError(
             f"prepare_qat: weights of {listed(grouped)} share scales in groups, which compute in float; leave group "

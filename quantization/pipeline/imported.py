@@ -1,7 +1,7 @@
 """Networks that other tools have quantized, as integer networks."""
 
 from megengine.core.errors import QuantizationError
-from megengine.quantization.checks.forms import integer_form
+from megengine.quantization.checks import integer_form
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.traced_module import InternalGraph, TracedModule, lower

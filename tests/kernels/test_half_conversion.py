@@ -90,7 +90,7 @@ def _halves(sample, dtype):
     return made if any(t.dtype == dtype for t in made) else None
 
 
-ONLY_FLOAT32 = {"quantize", "fake_quant", "quantize_away", "fake_quant_away", "complex"}
+ONLY_FLOAT32 = {"quantize", "fake_quant", "quantize_away", "fake_quant_away", "complex", "qrecurrent"}
 CASES = [
     pytest.param(name, s, id=f"{name}-{i}")
     for name in sorted(registry)

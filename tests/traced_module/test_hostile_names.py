@@ -346,7 +346,16 @@ def test_report(name):
         two = {text: text}
         floating = [{**dict.fromkeys(("name", "op", "module", "reason"), text), "macs": 1, "share": 0.5}]
         section = Section(
-            text, two, [(text, text)] * 2, [edge] * 2, {}, floating, graph=ops(text), plan=text, verify=text
+            text,
+            two,
+            [(text, text)] * 2,
+            text,
+            [edge] * 2,
+            floating=floating,
+            runs=[(text, text)] * 2,
+            graph=ops(text),
+            plan=text,
+            verify=text,
         )
         return render(text, [section], recipe=two, lines=[text])
 
