@@ -10,7 +10,7 @@ import numpy as np
 
 from megengine.core.dtype import DType, QuantizedDType, bfloat16, is_float
 from megengine.core.errors import ArgumentError, AxisError, DTypeError, OptionError, ShapeError, brief, nearest
-from megengine.core.sizes import broadcast, is_open
+from megengine.core.sizes import OpenSize, broadcast, is_open
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import apply
@@ -273,3 +273,19 @@ def sample_values(*shape: int, low: float = -3.0, high: float = 3.0, seed: int =
 def noise(*shape: int) -> np.ndarray:
     """Standard normal float64 values of this shape, the same at each call."""
     return np.random.default_rng(list(shape)).standard_normal(shape)
+
+
+def counting(count: int, dtype: Any = np.int64, device: str = "cpu0") -> Tensor:
+    """The numbers from 0 on, so many of them; made by ops where the count is an open size."""
+    if not isinstance(count, OpenSize):
+        return Tensor._wrap(np.arange(count, dtype=dtype), None, device)
+    one = Tensor._wrap(np.ones((), dtype), None, device)
+    return apply("sub", apply("cumsum", apply("broadcast_to", one, shape=(count,)), axis=0, reverse=False), one)
+
+
+def size_tensor(size: int, dtype: Any = np.int64, device: str = "cpu0") -> Tensor:
+    """A size as a scalar; an open one is the sum of so many ones."""
+    if not isinstance(size, OpenSize):
+        return Tensor._wrap(np.array(size, dtype), None, device)
+    ones = apply("broadcast_to", Tensor._wrap(np.ones((), dtype), None, device), shape=(size,))
+    return apply("sum", ones, axis=(0,), keepdims=False)

@@ -10,28 +10,39 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import ShapeError
+from megengine.core.sizes import is_open
 from megengine.dispatch import apply
 from megengine.kernels.reference.resize import cubic_weights
-from megengine.ops.common import INT32, cast, choice
+from megengine.ops.common import INT32, cast, choice, counting, size_tensor
 from megengine.tensor import Tensor
 
 INTERPOLATIONS = ("nearest", "linear", "cubic")
 BORDERS = ("zeros", "border", "reflection")
 
+Length = int | Tensor  # of an axis: an open one is a scalar
 
-def _reflected(at: Tensor, low: float, high: float) -> Tensor:
+
+def _reflected(at: Tensor, low: float, high: Length) -> Tensor:
     """Points brought into [low, high] by reflection at both ends."""
     span = high - low
-    if span <= 0:
+    if isinstance(span, Tensor):
+        span = apply("maximum", span, Tensor(1e-6, dtype=span.dtype))
+    elif span <= 0:
         return at * 0 + low
     distance = at - low
     distance = distance - apply("floor", distance * (0.5 / span)) * (2 * span)
     return apply("minimum", distance, 2 * span - distance) + low
 
 
-def _inside(at: Tensor, length: int, border: str, corners: bool) -> Tensor:
+def _clipped(at: Tensor, high: Length) -> Tensor:
+    if isinstance(high, Tensor):
+        return apply("minimum", apply("clip", at, lo=0.0, hi=float("inf")), high)
+    return apply("clip", at, lo=0.0, hi=float(high))
+
+
+def _inside(at: Tensor, length: Length, border: str, corners: bool) -> Tensor:
     if border == "border":
-        return apply("clip", at, lo=0.0, hi=float(length - 1))
+        return _clipped(at, length - 1)
     if border == "reflection":
         return _reflected(at, *((0.0, length - 1.0) if corners else (-0.5, length - 0.5)))
     return at
@@ -66,29 +77,31 @@ def grid_sample(x: Tensor, grid: Tensor, *, interpolation: str, border: str, cor
     out = grid.shape[1:-1]
     points = apply("reshape", grid, shape=(n, math.prod(out), axes))
     columns = apply("split", points, sections=(1,) * axes, axis=2)[::-1]
+    lengths = [size_tensor(length, points.dtype, x.device) if is_open(length) else length for length in size]
     taps = []
-    for column, length in zip(columns, size, strict=True):
+    for column, length in zip(columns, lengths, strict=True):
         at = apply("reshape", column, shape=points.shape[:2])
         at = (at + 1) * ((length - 1) / 2) if corners else ((at + 1) * length - 1) * 0.5
         at = at if interpolation == "cubic" else _inside(at, length, border, corners)
         taps.append(_taps(at, interpolation))
     flat = apply("transpose", apply("reshape", x, shape=(n, c, math.prod(size))), perm=(0, 2, 1))
-    batch = Tensor._wrap(np.arange(n, dtype=np.int32).reshape(n, 1), None, x.device)
-    terms = [_term(flat, batch, size, taken, border, corners) for taken in itertools.product(*taps)]
+    batch = apply("reshape", counting(n, np.int32, x.device), shape=(n, 1))
+    terms = [_term(flat, batch, lengths, taken, border, corners) for taken in itertools.product(*taps)]
     total = reduce(lambda a, b: a + b, terms)
     return apply("reshape", apply("transpose", total, perm=(0, 2, 1)), shape=(n, c, *out))
 
 
-def _term(flat: Tensor, batch: Tensor, size: list[int], taken: Any, border: str, corners: bool) -> Tensor:
+def _term(flat: Tensor, batch: Tensor, lengths: list[Length], taken: Any, border: str, corners: bool) -> Tensor:
     """What one neighbour of each point adds, [N, points, C]."""
     place, weight, within = None, None, None
-    for (position, share), length in zip(taken, size, strict=True):
+    for (position, share), length in zip(taken, lengths, strict=True):
         if border == "zeros":
             here = apply("logical_and", position >= 0, position <= length - 1)
             within = here if within is None else apply("logical_and", within, here)
-        position = apply("clip", _inside(position, length, border, corners), lo=0.0, hi=float(length - 1))
+        position = _clipped(_inside(position, length, border, corners), length - 1)
         index = cast(position + 0.25, INT32)  # reflection may leave a whole number a little short
-        place = index if place is None else place * length + index
+        whole = cast(length, INT32) if isinstance(length, Tensor) else length
+        place = index if place is None else place * whole + index
         if share is not None:
             weight = share if weight is None else weight * share
     assert place is not None

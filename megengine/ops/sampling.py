@@ -20,6 +20,7 @@ from megengine.ops.common import (
     cast,
     check_modes,
     choice,
+    counting,
     floating,
     operands,
     pair,
@@ -88,7 +89,7 @@ def _last(t: Tensor) -> Tensor:
 
 
 def _batch(n: int, device: str) -> Tensor:
-    return Tensor._wrap(np.arange(n, dtype=np.int32).reshape(n, 1), None, device)
+    return apply("reshape", counting(n, np.int32, device), shape=(n, 1))
 
 
 def _check(op: str, border: str, interp: str, interps: tuple[str, ...]) -> str:

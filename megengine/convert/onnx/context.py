@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.convert.onnx.open_values import is_open_array, numbers_of, open_dtype, places, settled
+from megengine.convert.onnx.open_values import is_open_array, numbers_of, open_dtype, settled
 from megengine.convert.onnx.reading import DATA_TYPES, data_type_name, dtype_of, is_held
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import FileFormatError, ShapeError, brief
@@ -16,6 +16,7 @@ from megengine.core.sizes import is_open, whole
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import Interposer, Op, interpose
+from megengine.ops.common import counting
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import SHAPE_OF, Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -203,7 +204,7 @@ class OnnxNode:
 
     def counting(self, count: int) -> Value:
         """The numbers from 0 on, so many of them."""
-        return self.composed(lambda node: places(count)) if is_open(count) else np.arange(count)
+        return self.composed(lambda node: counting(count)) if is_open(count) else np.arange(count)
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         """The same values in another shape; nothing is added when the shape is the same already."""

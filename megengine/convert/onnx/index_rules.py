@@ -6,12 +6,13 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.convert.onnx.context import MAX_ELEMENTS, OnnxNode, Value, composition, rule
-from megengine.convert.onnx.open_values import is_open_array, places, settled
+from megengine.convert.onnx.open_values import is_open_array, settled
 from megengine.convert.onnx.reading import array_of
 from megengine.convert.onnx.shape_rules import chosen, cut
 from megengine.core.sizes import from_start, is_open, largest
 from megengine.core.text import counted
 from megengine.dispatch import apply
+from megengine.ops.common import counting
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.node import TensorNode
@@ -84,12 +85,13 @@ def tensor_scatter(node: OnnxNode, past: Value, update: Value, first: Value | No
     """Rows of a cache replaced from a place on, for each sample of the batch; circular ones go on at the beginning."""
     axis, rank = node.axis(int(node.attr("axis", -2)), len(past.shape)), len(past.shape)
     batch, length, rows = past.shape[0], past.shape[axis], update.shape[axis]
-    first = np.zeros(batch, np.int64) if first is None else first
-    along = node.apply("add", node.reshape(first, (batch, 1)), np.arange(rows, dtype=np.int64).reshape(1, rows))
+    along = np.arange(rows, dtype=np.int64).reshape(1, rows)
+    if first is not None:
+        along = node.apply("add", node.reshape(first, (batch, 1)), along)
     if node.attr("mode", "linear") == "circular":
-        along = node.apply("mod", along, np.asarray(length, np.int64))
-    index = [np.broadcast_to(np.arange(batch, dtype=np.int64)[:, None, None], (batch, rows, 1))]
-    index = node.apply("concat", np.ascontiguousarray(index[0]), node.reshape(along, (batch, rows, 1)), axis=2)
+        along = node.apply("mod", along, node.as_node(settled([length], ())))
+    pair = (node.reshape(node.counting(batch), (batch, 1, 1)), node.reshape(along, (*along.shape, 1)))
+    index = node.apply("concat", *(node.apply("broadcast_to", v, shape=(batch, rows, 1)) for v in pair), axis=2)
     order = (0, axis, *(a for a in range(1, rank) if a != axis))
     back = tuple(int(a) for a in np.argsort(order))
     moved = [node.apply("transpose", value, perm=order) for value in (past, update)]
@@ -124,14 +126,14 @@ def one_hot(node: OnnxNode, x: Tensor, _: Tensor, values: Tensor) -> Tensor:
     axis = node.axis(int(node.attr("axis", -1)), x.ndim + 1)
     index = F.expand_dims(x.astype("int64"), axis)
     index = F.where(index < 0, index + depth[0], index)
-    along = places(depth[0]).reshape([depth[0] if a == axis else 1 for a in range(x.ndim + 1)])
+    along = counting(depth[0]).reshape([depth[0] if a == axis else 1 for a in range(x.ndim + 1)])
     return F.where(F.equal(index, along), values[1], values[0])
 
 
 @composition("Trilu")
 def trilu(node: OnnxNode, x: Tensor, k: Tensor | None = None) -> Tensor:
     """The upper or lower triangle of matrices, from the k-th diagonal on; zeros elsewhere."""
-    rows, columns = F.expand_dims(places(x.shape[-2]), 1), F.expand_dims(places(x.shape[-1]), 0)
+    rows, columns = F.expand_dims(counting(x.shape[-2]), 1), F.expand_dims(counting(x.shape[-1]), 0)
     beyond = columns - rows - (0 if k is None else k.reshape(()))
     kept = beyond >= 0 if node.attr("upper", 1) else beyond <= 0
     if x.dtype == np.bool_:
@@ -145,7 +147,7 @@ def eye_like(node: OnnxNode, x: Tensor) -> Tensor:
     if x.ndim != 2:
         raise node.fail(f"its input is {x.shape}; expected a matrix")
     dtype = x.dtype if node.attr("dtype") is None else node.dtype(node.attr("dtype"))
-    beyond = F.expand_dims(places(x.shape[1]), 0) - F.expand_dims(places(x.shape[0]), 1)
+    beyond = F.expand_dims(counting(x.shape[1]), 0) - F.expand_dims(counting(x.shape[0]), 1)
     return F.equal(beyond, int(node.attr("k", 0))).astype(dtype)
 
 
@@ -171,7 +173,7 @@ def numbers(node: OnnxNode, start: Tensor, limit: Tensor, delta: Tensor) -> Tens
     """From `start` on in steps, up to an open limit; known ones are computed while importing."""
     first, last, step = (value.reshape(-1).tolist()[0] for value in _known(node))
     count = largest(0, math.ceil((last - first) / step))
-    return places(count).astype(start.dtype) * step + start
+    return counting(count).astype(start.dtype) * step + start
 
 
 @rule("Size")
@@ -230,7 +232,7 @@ def reverse_sequence(node: OnnxNode, x: Tensor, lengths: Tensor) -> Tensor:
     time, batch = int(node.attr("time_axis", 0)), int(node.attr("batch_axis", 1))
     if {time, batch} != {0, 1}:
         raise node.fail(f"its time axis is {time} and its batch axis {batch}; expected 0 and 1")
-    at, rows = (F.expand_dims(places(x.shape[a]), 1 - a) for a in (time, batch))
+    at, rows = (F.expand_dims(counting(x.shape[a]), 1 - a) for a in (time, batch))
     count = lengths.astype("int64").reshape(rows.shape)
     turned = F.where(at < count, count - 1 - at, at)
     return x[(turned, rows) if time == 0 else (rows, turned)]
@@ -242,7 +244,7 @@ def hardmax(node: OnnxNode, x: Tensor) -> Tensor:
     axis = node.axis(int(node.attr("axis", -1 if node.opset >= 13 else 1)), x.ndim)
     flat = x if node.opset >= 13 else x.reshape(*x.shape[:axis], -1)
     shape = [flat.shape[axis] if a == axis else 1 for a in range(flat.ndim)]
-    along = places(flat.shape[axis], np.int32).reshape(shape)
+    along = counting(flat.shape[axis], np.int32).reshape(shape)
     return F.equal(F.argmax(flat, axis=axis, keepdims=True), along).astype(x.dtype).reshape(x.shape)
 
 
@@ -273,7 +275,7 @@ def cumprod(node: OnnxNode, x: Tensor, _: Tensor) -> Tensor:
     """Products of the elements up to each along an axis: each one of a row of a triangle."""
     axis, reverse = _running(node, x)
     rows = F.expand_dims(F.swapaxes(_shifted(node, x, axis, reverse, 1), axis, x.ndim - 1), -2)
-    first, second = (F.expand_dims(places(x.shape[axis]), a) for a in (1, 0))
+    first, second = (F.expand_dims(counting(x.shape[axis]), a) for a in (1, 0))
     mask = first <= second if reverse else first >= second
     made = apply("prod", F.where(mask, rows, F.ones((), dtype=x.dtype)), axis=(-1,), keepdims=False)
     return F.swapaxes(made, axis, x.ndim - 1)
@@ -314,9 +316,10 @@ def col2im(node: OnnxNode, x: Tensor) -> Tensor:
         along[k], along[dims + k] = place.shape
         at = at * n + place.reshape(along)
     channels = x.shape[1] // math.prod(block)
-    index = np.broadcast_to(at.reshape(1, 1, -1), (x.shape[0], channels, at.size))
-    zeros = F.zeros((x.shape[0], channels, math.prod(padded)), dtype=x.dtype)
-    values, at_places = x.reshape(*index.shape), Tensor._wrap(np.ascontiguousarray(index))
-    summed = apply("scatter_elements", zeros, at_places, values, axis=2, reduction="add")
+    lead = (x.shape[0], channels)
+    index = apply("broadcast_to", Tensor._wrap(at.reshape(1, 1, -1)), shape=(*lead, at.size))
+    zeros = apply("broadcast_to", Tensor(0, dtype=x.dtype), shape=(*lead, math.prod(padded)))
+    values = apply("reshape", x, shape=(*lead, at.size))
+    summed = apply("scatter_elements", zeros, index, values, axis=2, reduction="add")
     inner = tuple(slice(a, a + n) for a, n in zip(pads[:dims], image, strict=True))
-    return summed.reshape(x.shape[0], channels, *padded)[(slice(None), slice(None), *inner)]
+    return apply("reshape", summed, shape=(*lead, *padded))[(slice(None), slice(None), *inner)]

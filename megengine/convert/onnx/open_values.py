@@ -9,6 +9,7 @@ import numpy as np
 
 from megengine.core.sizes import OpenRatio, OpenSize, as_fraction, largest
 from megengine.dispatch import apply
+from megengine.ops.common import size_tensor
 from megengine.tensor import Tensor
 
 
@@ -32,14 +33,6 @@ def settled(elements: Iterable[Any], shape: Sequence[int], dtype: Any = np.int64
     return made.reshape(shape)
 
 
-def places(count: int, dtype: Any = np.int64) -> Tensor:
-    """The numbers from 0 on, so many of them."""
-    if not isinstance(count, OpenSize):
-        return Tensor._wrap(np.arange(count, dtype=dtype))
-    ones = apply("broadcast_to", Tensor._wrap(np.ones((), dtype)), shape=(count,))
-    return apply("sub", apply("cumsum", ones, axis=0, reverse=False), Tensor._wrap(np.ones((), dtype)))
-
-
 def numbers_of(value: np.ndarray) -> Tensor:
     """An array of numbers that follow from open sizes, made by ops: a size is the sum of so many ones."""
     if not is_open_array(value):
@@ -51,13 +44,6 @@ def numbers_of(value: np.ndarray) -> Tensor:
 
 def _number(n: Any) -> Tensor:
     size, divisor = as_fraction(n)
-    total, below_zero = _count(largest(size, 0)), largest(-size, 0)
-    total = total - _count(below_zero) if below_zero else total
+    total, below_zero = size_tensor(largest(size, 0)), largest(-size, 0)
+    total = total - size_tensor(below_zero) if below_zero else total
     return total if not isinstance(n, float) else total.astype("float32") / float(divisor)
-
-
-def _count(size: int) -> Tensor:
-    if not isinstance(size, OpenSize):
-        return Tensor._wrap(np.array(size, np.int64))
-    ones = apply("broadcast_to", Tensor._wrap(np.ones((), np.int64)), shape=(size,))
-    return apply("sum", ones, axis=(0,), keepdims=False)

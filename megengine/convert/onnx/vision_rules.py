@@ -2,9 +2,8 @@
 
 import math
 
-import numpy as np
-
 from megengine.convert.onnx.context import OnnxNode, Value, composition, rule
+from megengine.dispatch import apply
 from megengine.ops.grid import BORDERS, INTERPOLATIONS, grid_sample
 from megengine.ops.sampling import deformable_conv2d, roi_means
 from megengine.tensor import Tensor
@@ -73,6 +72,7 @@ def deformed(
     if pads[:2] != pads[2:]:
         raise node.fail(f"pads is {pads}; supported is the same padding at both ends")
     if mask is None:
-        mask = Tensor(np.ones((offset.shape[0], offset.shape[1] // 2, *offset.shape[2:]), np.float32))
+        shape = (offset.shape[0], offset.shape[1] // 2, *offset.shape[2:])
+        mask = apply("broadcast_to", Tensor(1.0), shape=shape)
     stride, dilation = (node.ints(name, (1, 1)) or () for name in ("strides", "dilations"))
     return deformable_conv2d(x, w, offset, mask, bias, stride, pads[:2], dilation, int(node.attr("group", 1)))
