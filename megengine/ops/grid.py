@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -19,7 +20,7 @@ from megengine.tensor import Tensor
 INTERPOLATIONS = ("nearest", "linear", "cubic")
 BORDERS = ("zeros", "border", "reflection")
 
-Length = int | Tensor  # of an axis: an open one is a scalar
+Length = float | Tensor  # of an axis: an open one is a scalar
 
 
 def _reflected(at: Tensor, low: float, high: Length) -> Tensor:
@@ -91,7 +92,7 @@ def grid_sample(x: Tensor, grid: Tensor, *, interpolation: str, border: str, cor
     return apply("reshape", apply("transpose", total, perm=(0, 2, 1)), shape=(n, c, *out))
 
 
-def _term(flat: Tensor, batch: Tensor, lengths: list[Length], taken: Any, border: str, corners: bool) -> Tensor:
+def _term(flat: Tensor, batch: Tensor, lengths: Sequence[Length], taken: Any, border: str, corners: bool) -> Tensor:
     """What one neighbour of each point adds, [N, points, C]."""
     place, weight, within = None, None, None
     for (position, share), length in zip(taken, lengths, strict=True):

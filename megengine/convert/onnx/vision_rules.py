@@ -71,8 +71,7 @@ def deformed(
     pads = node.ints("pads", (0,) * 4) or ()
     if pads[:2] != pads[2:]:
         raise node.fail(f"pads is {pads}; supported is the same padding at both ends")
-    if mask is None:
-        shape = (offset.shape[0], offset.shape[1] // 2, *offset.shape[2:])
-        mask = apply("broadcast_to", Tensor(1.0), shape=shape)
+    shape = (offset.shape[0], offset.shape[1] // 2, *offset.shape[2:])
+    weights = apply("broadcast_to", Tensor(1.0), shape=shape) if mask is None else mask
     stride, dilation = (node.ints(name, (1, 1)) or () for name in ("strides", "dilations"))
-    return deformable_conv2d(x, w, offset, mask, bias, stride, pads[:2], dilation, int(node.attr("group", 1)))
+    return deformable_conv2d(x, w, offset, weights, bias, stride, pads[:2], dilation, int(node.attr("group", 1)))
