@@ -29,7 +29,7 @@ from megengine.core import dtype as dtypes
 from megengine.core.errors import MegEngineError
 
 MEMORY = 3 << 30  # bytes that a call may reserve, above those of the program
-CPU_SECONDS = 20.0
+CPU_SECONDS = 8.0
 MOVED = {", moved": 1e-6, ", moved back": -1e-6}  # in the mode of a call -> by what part of the largest value
 MANY = 100_000  # elements of a result of which all are compared
 

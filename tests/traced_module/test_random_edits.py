@@ -465,11 +465,11 @@ def test_every_kind_can_be_made(kind):
 def test_thousands():
     """Every kind of edit is made, and nearly every one succeeds often."""
     made: dict[str, int] = {}
-    for seed in range(120):
+    for seed in range(60):
         for start, kinds in ((MODEL, MODEL_EDITS), (OPS, OP_EDITS)):
             for name, count in session(start, kinds, seed, 30).items():
                 made[name] = made.get(name, 0) + count
-    assert sum(made.values()) > 3000
+    assert sum(made.values()) > 2000
     assert {e.__name__ for e in (*MODEL_EDITS, *OP_EDITS)} - {"fails_half_way"} <= made.keys()
 
 

@@ -143,14 +143,14 @@ def silhouettes(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_silhouettes_of_animals(silhouettes):
-    """8,000 to learn from, the rest (no twin among them) never seen: 97 in 100 are right (97.6 to 98.2 over seeds)."""
+    """8,000 to learn from, the rest (no twin among them) never seen: 97 in 100 are right (97.4)."""
     pictures, labels = silhouettes
     order = np.random.default_rng(0).permutation(len(labels))
     x, y = (pictures[order] / 127.5 - 1).astype(np.float32), labels[order].astype(np.int32)
     random.seed(0)
     net = MiniMobileNet(int(y.max()) + 1)
     rule = optim.Adam(net.parameters(), lr=0.004)
-    plan = optim.MultiStepLR(rule, [12, 16], gamma=0.2)
-    train(net, rule, x[:8000], y[:8000], epochs=18, batch=64, plan=plan, change=turned)
+    plan = optim.MultiStepLR(rule, [6, 9], gamma=0.2)
+    train(net, rule, x[:8000], y[:8000], epochs=10, batch=64, plan=plan, change=turned)
     reached = accuracy(net, x[8000:], y[8000:])
     assert reached >= 0.97, f"{100 * reached:.1f} % of the silhouettes are right; expected 97 %"
