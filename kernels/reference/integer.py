@@ -64,12 +64,12 @@ def quantize(
     with np.errstate(over="ignore", invalid="ignore"):
         t = x / along(s, axis, x.ndim)
     t = np.fmin(np.fmax(t, f32(qmin - z)), f32(qmax - z))
-    return (np.rint(t).astype(np.int32) + z).astype(storage)
+    return np.asarray(np.rint(t).astype(np.int32) + z, storage)  # arithmetic of 0-d arrays gives scalars
 
 
 def dequantize(q: np.ndarray, s: Any, z: int, axis: int | None = None) -> np.ndarray:
     """Real values: fl32(q - z) * s."""
-    return (q.astype(np.int32) - z).astype(f32) * along(s, axis, q.ndim)
+    return np.asarray((q.astype(np.int32) - z).astype(f32) * along(s, axis, q.ndim))
 
 
 def centred_at(x: np.ndarray, z: int) -> np.ndarray:
