@@ -114,7 +114,9 @@ DEPTHWISE = {
     "3x3-no-padding": ((1, 16, 6, 6), 3, place()),
     "5x5": ((1, 40, 9, 33), 5, place(padding=TWO)),
     "5x5-stride": ((2, 65, 11, 9), 5, place((2, 2), TWO)),
+    "5x5-half-block": ((1, 24, 6, 30), 5, place(padding=TWO)),
     "7x7": ((1, 20, 9, 9), 7, place(padding=((3, 3), (3, 3)))),
+    "7x7-stride": ((2, 13, 9, 61), 7, place((2, 2), ((3, 3), (3, 3)))),
     "dilated": ((1, 20, 9, 9), 3, place(padding=TWO, dilation=(2, 2))),
     "stride-mixed": ((1, 20, 9, 9), 3, place((2, 1), ONE)),
 }
@@ -160,6 +162,14 @@ def test_depthwise(level, case, kind, out, residual):
     x, k, geometry = DEPTHWISE[case]
     geometry = {**geometry, "groups": x[1]}
     check_conv(x, (x[1], 1, k, k), geometry, kind, out, name="int8_depthwise", residual=residual)
+
+
+@pytest.mark.parametrize("case", ["3x3-tail", "7x7", "dilated"])
+@pytest.mark.parametrize("out", KINDS)
+def test_depthwise_clamps_of_the_whole_range(level, case, out):
+    x, k, geometry = DEPTHWISE[case]
+    geometry = {**geometry, "groups": x[1]}
+    check_conv(x, (x[1], 1, k, k), geometry, "s8z", out, name="int8_depthwise", margin=0)
 
 
 @pytest.mark.parametrize("rows", [*range(1, 9), 11, 12, 13, 25])

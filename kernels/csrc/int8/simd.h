@@ -77,8 +77,34 @@ inline vi widen(const std::uint8_t* p) {
 }
 inline void narrow(std::uint8_t* p, vi v) {
     const __m256i low = _mm256_and_si256(v, _mm256_set1_epi32(255));
-    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+    const __m128i both = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(both, both));
+}
+// Words: twice kLanes s16 in a vector.
+#define MGE_INT8_WORDS
+inline vi words(const std::uint8_t* p) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline vi set_words(std::int32_t v) { return _mm256_set1_epi16(static_cast<std::int16_t>(v)); }
+inline vi pair_low(vi a, vi b) { return _mm256_unpacklo_epi16(a, b); }
+inline vi pair_high(vi a, vi b) { return _mm256_unpackhi_epi16(a, b); }
+inline vi pack_words(vi a, vi b) { return _mm256_packs_epi32(a, b); }
+inline vi add_words(vi a, vi b) { return _mm256_adds_epi16(a, b); }
+// The words of two neighbouring vectors that pack_words packed, in their order.
+inline vi neighbours(vi words) { return _mm256_permute4x64_epi64(words, 0xd8); }
+inline void store_low(std::uint8_t* p, vi bytes) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm256_castsi256_si128(_mm256_permute4x64_epi64(bytes, 8)));
+}
+inline void store_unsigned(std::uint8_t* p, vi v) { store_low(p, _mm256_packus_epi16(v, v)); }
+inline void store_signed(std::uint8_t* p, vi v) { store_low(p, _mm256_packs_epi16(v, v)); }
+inline void store_low_bytes(std::uint8_t* p, vi v) {
+    store_unsigned(p, _mm256_and_si256(v, _mm256_set1_epi16(255)));
+}
+// What pair_low and pair_high took apart.
+inline void in_order(vf& a, vf& b) {
+    const vf first = _mm256_permute2f128_ps(a, b, 0x20);
+    b = _mm256_permute2f128_ps(a, b, 0x31), a = first;
 }
 #elif defined(__SSE4_1__)
 using vi = __m128i;
@@ -113,10 +139,27 @@ inline vi widen(const std::uint8_t* p) {
 }
 inline void narrow(std::uint8_t* p, vi v) {
     const __m128i low = _mm_and_si128(v, _mm_set1_epi32(255));
-    const __m128i words = _mm_packus_epi32(low, low);
-    const std::int32_t four = _mm_cvtsi128_si32(_mm_packus_epi16(words, words));
+    const __m128i both = _mm_packus_epi32(low, low);
+    const std::int32_t four = _mm_cvtsi128_si32(_mm_packus_epi16(both, both));
     std::memcpy(p, &four, 4);
 }
+#define MGE_INT8_WORDS
+inline vi words(const std::uint8_t* p) {
+    return _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+inline vi set_words(std::int32_t v) { return _mm_set1_epi16(static_cast<std::int16_t>(v)); }
+inline vi pair_low(vi a, vi b) { return _mm_unpacklo_epi16(a, b); }
+inline vi pair_high(vi a, vi b) { return _mm_unpackhi_epi16(a, b); }
+inline vi pack_words(vi a, vi b) { return _mm_packs_epi32(a, b); }
+inline vi add_words(vi a, vi b) { return _mm_adds_epi16(a, b); }
+inline vi neighbours(vi words) { return words; }
+inline void store_low(std::uint8_t* p, vi bytes) { _mm_storel_epi64(reinterpret_cast<__m128i*>(p), bytes); }
+inline void store_unsigned(std::uint8_t* p, vi v) { store_low(p, _mm_packus_epi16(v, v)); }
+inline void store_signed(std::uint8_t* p, vi v) { store_low(p, _mm_packs_epi16(v, v)); }
+inline void store_low_bytes(std::uint8_t* p, vi v) {
+    store_unsigned(p, _mm_and_si128(v, _mm_set1_epi16(255)));
+}
+inline void in_order(vf&, vf&) {}
 #else
 constexpr int kLanes = 4;
 struct vi {
