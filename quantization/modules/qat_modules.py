@@ -12,6 +12,7 @@ from megengine import functional as F
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.dispatch import apply, get_op
+from megengine.dispatch.apply import active_interposers
 from megengine.logger import get_logger
 from megengine.module import Module
 from megengine.ops.norm import running_average
@@ -31,6 +32,7 @@ from megengine.quantization.modules.qconfigs import QConfig
 from megengine.quantization.modules.rounding import fake_quant_bias
 from megengine.quantization.ranges import MinMaxObserver, QParams, QParamsModuleMixin
 from megengine.tensor import Tensor
+from megengine.traced_module.tracing.deferred import Deferring
 
 _log = get_logger(__name__)
 
@@ -129,15 +131,19 @@ def _qparams(what: str, observer: Any, fake_quant: Any) -> QParams:
 
 
 def _known(source: QParamsModuleMixin, what: str) -> QParams:
-    """The qparams of an observer; of one that saw nothing those of the empty range, with a warning."""
+    """The qparams of an observer; of one that saw nothing those of the empty range, with a warning.
+
+    There is none where a graph asks for the shapes that its layers give, as it does at each edit.
+    """
     if not isinstance(source, MinMaxObserver) or source.has_seen:
         return source.get_qparams()
-    _log.warning(
-        "%s: no value of the %s was observed, so its scale is the smallest one and results are wrong; run batches in "
-        "training mode or after enable_observer, or load a state dict",
-        type(source).__name__,
-        what,
-    )
+    if not any(isinstance(i, Deferring) for i in active_interposers()):
+        _log.warning(
+            "%s: no value of the %s was observed, so its scale is the smallest one and results are wrong; run batches "
+            "in training mode or after enable_observer, or load a state dict",
+            type(source).__name__,
+            what,
+        )
     return source.empty_qparams()
 
 

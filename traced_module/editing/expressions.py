@@ -91,9 +91,16 @@ def apply(
     outputs = [specs] if isinstance(specs, TensorSpec) else specs
     with graph.journal.transaction("apply"):
         expr = Apply(graph, graph.journal.new_expr_id(), dict(meta or {}), record.name, attrs)
-        graph._attach_outputs(expr, outputs, name or f"{op}_out", qualname)
+        graph._attach_outputs(expr, outputs, name or f"{op}_out", qualname or _place(expr))
         link(graph, expr, inputs, anchor)
     return expr.outputs[0] if single else expr.outputs
+
+
+def _place(expr: Apply) -> str:
+    """Qualname of what an op gives, by the module that it comes from; "" where that is not known."""
+    module = expr.meta.get("module")
+    parts = (expr.top_graph.qualname, module, f"[{expr.op}]")
+    return "" if module is None else ".".join(part for part in parts if part)
 
 
 def set_outputs(graph: InternalGraph, nodes: Sequence[Node]) -> None:

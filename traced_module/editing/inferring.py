@@ -13,7 +13,7 @@ from megengine.traced_module.ir.expr import Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import assign, remove_dead
-from megengine.traced_module.ir.queries import all_exprs, child_graph, enters_otherwise
+from megengine.traced_module.ir.queries import all_exprs, called_exprs, child_graph, enters_otherwise
 
 
 def infer_again(
@@ -21,17 +21,35 @@ def infer_again(
 ) -> None:
     """Bring specs up to date from these expressions on, in execution order; then where this graph is called.
 
+    A graph of a submodule that none of its calls gives the specs of its inputs any more takes those of its first call.
     `results` are the specs of the graph's outputs before the edit, if it may have exchanged them already.
     """
-    results = result_specs(graph) if results is None else results
-    infer_in_order(graph, changed)
-    wanted = result_specs(graph)
-    if results != wanted:
-        for expr in all_exprs(graph.top):
-            if child_graph(expr) is graph and [n.spec for n in expr.outputs] != wanted:
-                infer_again(expr.top_graph, [expr], entries=False)
+    todo = [(graph, changed, result_specs(graph) if results is None else results)]
+    while todo:  # not by recursion: modules may nest deeper than calls can
+        at, exprs, before = todo.pop()
+        entering = infer_in_order(at, exprs)
+        wanted = result_specs(at)
+        if before != wanted:
+            calls = (e for e in all_exprs(at.top) if child_graph(e) is at and [n.spec for n in e.outputs] != wanted)
+            todo += [(call.top_graph, [call], result_specs(call.top_graph)) for call in calls]
+        for child in dict.fromkeys(child_graph(expr) for expr in entering):
+            before = result_specs(child)
+            if _take_entry(child):
+                todo.append((child, list(child.exprs(recursive=False)), before))
     if entries and graph.top is not graph:
         infer_entries(graph)
+
+
+def _take_entry(child: InternalGraph) -> bool:
+    """Give the inputs of a graph the specs of its first call that is possible, if no call gives it those it has."""
+    calls = [e for e in called_exprs(child.top) if child_graph(e) is child]
+    possible = [e for e in calls if e not in child.journal.postponed]
+    if not possible or not all(map(enters_otherwise, calls)):
+        return False
+    for node, argument in zip(child.inputs[1:], possible[0].inputs[1:], strict=True):
+        if node.spec != argument.spec:
+            assign(child, node, "_spec", argument.spec)
+    return True
 
 
 def infer_entries(graph: InternalGraph) -> None:
@@ -52,7 +70,9 @@ def result_specs(graph: InternalGraph) -> list[TensorSpec]:
     return [] if graph.top is graph else [n.spec for n in graph.outputs]
 
 
-def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> None:
+def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> list[Expr]:
+    """Bring specs of one graph up to date; returns calls that give graphs other specs than those of their inputs."""
+    entering: list[Expr] = []
     waiting = {e.position: e for e in changed}
     todo = sorted(waiting)  # a heap, first in execution order on top
     while todo:
@@ -66,6 +86,8 @@ def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> None:
             graph.journal.postpone(expr, error)
             continue
         graph.journal.postponed.pop(expr, None)
+        if enters_otherwise(expr):
+            entering.append(expr)
         if specs is None:
             continue
         for node, spec in zip(expr.outputs, specs, strict=True):
@@ -77,6 +99,7 @@ def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> None:
                 if user.position not in waiting:
                     waiting[user.position] = user
                     heapq.heappush(todo, user.position)
+    return entering
 
 
 def retry(expr: Expr) -> None:
@@ -86,8 +109,8 @@ def retry(expr: Expr) -> None:
     infer_again(graph, [expr] if expr.in_graph else [])
     if expr in postponed and expr.in_graph and not any(e is expr for e in needed(graph)):
         remove_dead(graph)
-    if not expr.in_graph:
-        postponed.pop(expr, None)
+    if not expr.in_graph or all(e is not expr for e in called_exprs(graph.top)):
+        postponed.pop(expr, None)  # nothing calls its graph: a call that an edit puts in will find it impossible
 
 
 def needed(graph: InternalGraph) -> list[Expr]:

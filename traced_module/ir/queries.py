@@ -66,6 +66,13 @@ def all_exprs(top: Any) -> Iterator[Expr]:
             yield from graph.exprs(recursive=False)
 
 
+def called_exprs(top: Any) -> Iterator[Expr]:
+    """Expressions of the graphs of a module and of those that calls reach from there, in execution order."""
+    owner: Any = top.owner
+    for graph in getattr(owner, "graphs", None) or (top,):
+        yield from graph.exprs()
+
+
 def visits(graph: Any, recursive: bool) -> Iterator[tuple[Expr, Any]]:
     """Expressions, each with the module that it calls, which is looked up once, or None."""
     seen = {id(graph)}

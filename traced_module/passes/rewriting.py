@@ -87,11 +87,11 @@ class Found:
                     "calls; call functions on nodes, or lower the graph"
                 )
             return function_of(functions[0])(*inputs, **(attrs or {}))
-        return self.graph.apply(op, *inputs, attrs=attrs, name=name, before=self.root.expr, meta=self.root.meta)
+        return self.graph.apply(op, *inputs, attrs=attrs, name=name, before=self.root.expr, meta=self.origin.meta)
 
     def constant(self, value: Any, name: str = "const_tensor", meta: Any = None) -> TensorNode:
         """Add a constant in front of the root."""
-        return self.graph.constant(value, name, before=self.root.expr, meta=self.root.meta if meta is None else meta)
+        return self.graph.constant(value, name, before=self.root.expr, meta=self.origin.meta if meta is None else meta)
 
     def is_private(self) -> bool:
         """True if nothing outside the match uses what is computed inside it."""

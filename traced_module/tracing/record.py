@@ -84,7 +84,6 @@ class OpRecorder(Interposer):
             attrs=attrs,
             name=name,
             meta={key: value for key, value in self.meta.items() if key != "passes" or value},
-            qualname=f"{self.graph.name}.{path}.[{op.name}]",
         )
         results = [Tensor._deferred(n.spec) for n in (out if isinstance(out, tuple) else (out,))]
         for t, n in zip(results, out if isinstance(out, tuple) else (out,), strict=True):
