@@ -190,52 +190,40 @@ def biases(m: Maths, bias: Any, shape: tuple[int, int], like: Any, *, apart: boo
 
 
 def integer_recurrent(
-    sums: np.ndarray,
-    r: np.ndarray,
-    M: np.ndarray,
-    *more: np.ndarray,
-    cell: str,
-    given: Sequence[str],
-    dtype: QuantizedDType,
-    **options: Any,
+    sums: np.ndarray, r: np.ndarray, M: np.ndarray, *more: np.ndarray, dtype: QuantizedDType, **options: Any
 ) -> tuple[np.ndarray, ...]:
     """The layer on sums of its gates [T,N,D*gates], float32, whose recurrent product is an integer one.
 
     r [D*gates,H] are integers, and M [D*gates] what a sum of integers is multiplied by. The outputs are integers of
     `dtype`, which the next step reads; "bias" among `given` stays with the recurrent product of the last gate.
+    `options` are the attributes of `recurrent`, without `state`.
     """
 
     def product(h: np.ndarray, rows: slice) -> np.ndarray:
         acc = integer.linear_acc(_codes(h, dtype), r[rows], z_x=dtype.zero_point)
         return acc.astype(np.float32) * M[rows]
 
-    y, *states = _over_sums(sums, r, more, cell, given, product, **options)
+    y, *states = _over_sums(sums, r, more, product, **options)
     return _codes(y, dtype), *states
 
 
 def float_steps(
-    sums: np.ndarray,
-    r: np.ndarray,
-    M: np.ndarray,
-    *more: np.ndarray,
-    cell: str,
-    given: Sequence[str],
-    dtype: QuantizedDType,
-    **options: Any,
+    sums: np.ndarray, r: np.ndarray, M: np.ndarray, *more: np.ndarray, dtype: QuantizedDType, **options: Any
 ) -> np.ndarray:
     """The outputs of `integer_recurrent` before rounding, with products of real numbers."""
     weights = r * (M / np.float32(dtype.only_scale))[:, None]
     product = lambda h, rows: ARRAYS.rounded(h, dtype) @ weights[rows].T  # noqa: E731
-    return _over_sums(sums, r, more, cell, given, product, **options)[0]
+    return _over_sums(sums, r, more, product, **options)[0]
 
 
 def _over_sums(
     sums: np.ndarray,
     r: np.ndarray,
     more: Sequence[np.ndarray],
+    product: Callable[[np.ndarray, slice], np.ndarray],
+    *,
     cell: str,
     given: Sequence[str],
-    product: Callable[[np.ndarray, slice], np.ndarray],
     **options: Any,
 ) -> tuple[np.ndarray, ...]:
     """The layer on sums of its gates; `product(h, rows)` is that of a state with some rows of r [D*gates,H]."""

@@ -55,35 +55,48 @@ def check_recurrent(op: str, attrs: Mapping[str, Any]) -> None:
         raise OptionError(f"{op}: clip is {attrs['clip']}; expected more than 0")
 
 
+def check_inputs(
+    op: str,
+    attrs: Mapping[str, Any],
+    first: Mapping[str, tuple[TensorSpec, tuple[int, ...]]],
+    more: Sequence[TensorSpec],
+    state: TensorSpec,
+    bias: tuple[int, ...],
+) -> None:
+    """Checks the inputs of a recurrent layer: `first` by name with the shapes they must have, `more` the optional ones.
+
+    `state` is the spec of one state [D, N, hidden], whose dtype all of them have but the lengths (int32); `bias` is the
+    shape of that input. Raises OptionError where `more` are not those that `attrs["given"]` names in their order,
+    ShapeError and DTypeError.
+    """
+    given = attrs["given"]
+    directions, n, hidden = state.shape
+    wanted = {"bias": bias, "lengths": (n,), "h": state.shape, "c": state.shape, "peepholes": (directions, 3 * hidden)}
+    allowed = OPTIONAL if attrs["cell"] == "lstm" else OPTIONAL[:3]
+    if list(given) != [name for name in allowed if name in given] or len(given) != len(more):
+        inputs = counted(len(more), "optional input")
+        raise OptionError(f"{op}: {inputs} named {given}; expected of {allowed}, in this order")
+    optional = {name: (spec, wanted[name]) for name, spec in zip(given, more, strict=True)}
+    for name, (spec, shape) in {**first, **optional}.items():
+        dtype = INT32 if name == "lengths" else state.dtype
+        if spec.shape != shape:
+            raise ShapeError(f"{op}: {name} has shape {spec.shape}; expected {shape}")
+        if spec.dtype != dtype:
+            raise DTypeError(f"{op}: {name} is {spec.dtype}; expected {dtype}")
+
+
 def _infer(x: TensorSpec, w: TensorSpec, r: TensorSpec, *more: TensorSpec, **attrs: Any) -> tuple[TensorSpec, ...]:
     check_recurrent("recurrent", attrs)
     if attrs.get("state") is not None:
         target_dtype("recurrent", attrs["state"])
     refuse_quantized("recurrent", x, w, r, *more)
-    cell, directions, given = attrs["cell"], DIRECTIONS[attrs["direction"]], attrs["given"]
+    cell, directions = attrs["cell"], DIRECTIONS[attrs["direction"]]
     if x.ndim != 3 or r.ndim != 3:
         raise ShapeError(f"recurrent: x is {x.shape}, r {r.shape}; expected [T,N,input] and [D,gates*hidden,hidden]")
     hidden, gates = r.shape[2], GATES[cell] * r.shape[2]
-    wanted: dict[str, tuple[int, ...]] = {
-        "w": (directions, gates, x.shape[2]),
-        "r": (directions, gates, hidden),
-        "bias": (directions, 2 * gates),
-        "lengths": (x.shape[1],),
-        "h": (directions, x.shape[1], hidden),
-        "c": (directions, x.shape[1], hidden),
-        "peepholes": (directions, 3 * hidden),
-    }
-    allowed = OPTIONAL if cell == "lstm" else OPTIONAL[:3]
-    if list(given) != [name for name in allowed if name in given] or len(given) != len(more):
-        inputs = counted(len(more), "optional input")
-        raise OptionError(f"recurrent: {inputs} named {given}; expected of {allowed}, in this order")
-    for name, spec in zip(("w", "r", *given), (w, r, *more), strict=True):
-        if spec.shape != wanted[name]:
-            raise ShapeError(f"recurrent: {name} has shape {spec.shape}; expected {wanted[name]} for x {x.shape}")
-        dtype = INT32 if name == "lengths" else x.dtype
-        if spec.dtype != dtype:
-            raise DTypeError(f"recurrent: {name} is {spec.dtype}; expected {dtype}")
     state = TensorSpec((directions, x.shape[1], hidden), x.dtype, x.device)
+    weights = {"w": (w, (directions, gates, x.shape[2])), "r": (r, (directions, gates, hidden))}
+    check_inputs("recurrent", attrs, weights, more, state, (directions, 2 * gates))
     return (TensorSpec((x.shape[0], *state.shape), x.dtype, x.device), *(state,) * (2 if cell == "lstm" else 1))
 
 
