@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from megengine.convert.onnx.writing import Writer, writer
+from megengine.convert.onnx.write_integer_rules import unsigned_weights
+from megengine.convert.onnx.writing import Writer, storage, writer
 from megengine.core.dtype import QuantizedDType
 from megengine.dispatch import OnnxRule, get_op
 from megengine.kernels.reference.recurrent import GATES, Direction, Maths, activation
@@ -110,11 +111,6 @@ class _Layer:
             "Gather", [self.w.value(self.given[name]), self.w.constant(d, "direction", np.int64)], f"{name}_{d}", axis=0
         )
 
-    def rows(self, index: int, places: slice) -> str:
-        """Rows of an input, around the body."""
-        ends = [self.w.constant([n], "place", np.int64) for n in (places.start, places.stop, 0)]
-        return self.w.add("Slice", [self.w.value(self.expr.inputs[index]), *ends], f"{self.name}_rows")
-
     def states(self, d: int) -> list[str]:
         """The states before the first step."""
         names = ("h", "c")[: 2 if self.a["cell"] == "lstm" else 1]
@@ -138,9 +134,11 @@ class _Layer:
             start, stop, _ = rows.indices(self.width)
             places = slice(d * self.width + start, d * self.width + stop)
             codes = _stored(h, self.dtype, zero).node("Cast", to=onnx.TensorProto.UINT8)
-            weight, factors = (self.rows(index, places) for index in (1, 2))
-            weight = self.w.add("Transpose", [weight], f"{self.name}_r", perm=[1, 0])
-            acc = codes.node("MatMulInteger", weight, inner.constant(zero, "zero_point", np.uint8), length=stop - start)
+            weights, middle = unsigned_weights(storage(self.expr.inputs[1])[places])
+            zeros = [inner.constant(z, "zero_point", np.uint8) for z in (zero, middle)]
+            weights = self.w.constant(weights, f"{self.name}_r")
+            acc = codes.node("MatMulInteger", weights, *zeros, length=stop - start)
+            factors = self.w.constant(storage(self.expr.inputs[2])[places], f"{self.name}_factors")
             return sums + acc.node("Cast", to=onnx.TensorProto.FLOAT) * factors
 
         return add_state
