@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
 from megengine.cli.app import group
+from tests.helpers.command import call
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,6 @@ def folder(model, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def here(folder, monkeypatch):
     monkeypatch.chdir(folder)
-
-
-def call(*words, code=0):
-    done = CliRunner().invoke(group, [str(word) for word in words])
-    assert done.exit_code == code, (words, done.output, done.exception)
-    return done.stderr if code else done.stdout
 
 
 def found(*words):

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
 from megengine.cli import pages
-from megengine.cli.app import group
 from megengine.cli.evaluation import score
+from tests.helpers.command import call
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +31,6 @@ def folder(model, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def here(folder, monkeypatch):
     monkeypatch.chdir(folder)
-
-
-def call(*words, code=0):
-    done = CliRunner().invoke(group, [str(word) for word in words])
-    assert done.exit_code == code, (words, done.output, done.exception)
-    return done.stderr if code else done.stdout
 
 
 def test_the_page_of_evaluate_concludes_and_shows_samples_and_runs(tmp_path):

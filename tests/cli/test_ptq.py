@@ -13,6 +13,7 @@ from megengine.cli.app import group
 from megengine.cli.images import METADATA
 from megengine.convert import onnx as converting
 from megengine.traced_module.formats import native
+from tests.helpers.command import call
 
 GRAPHS = Path(__file__).parents[1] / "data" / "megengine" / "graphs"
 
@@ -28,16 +29,6 @@ def folder(tmp_path, model, monkeypatch):
     (tmp_path / "net.onnx").write_bytes(model.read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def call(*words, code=0):
-    """stdout of the command, or its line of error."""
-    done = CliRunner().invoke(group, [str(word) for word in words])
-    assert done.exit_code == code, (words, done.output, done.exception)
-    if code:
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-        return done.stderr
-    return done.stdout
 
 
 def test_pictures_without_a_recipe_are_refused(folder):

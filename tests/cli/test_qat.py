@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
 import megengine.functional as F
@@ -12,11 +11,11 @@ import megengine.module as M
 from megengine import plan
 from megengine.cli import qat as command
 from megengine.cli import records
-from megengine.cli.app import group
 from megengine.quantization import verify
 from megengine.tensor import Tensor
 from megengine.traced_module import lower, trace_module
 from megengine.traced_module.formats import native
+from tests.helpers.command import call
 
 
 class Net(M.Module):
@@ -50,11 +49,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def call(*words, code=0):
-    """stdout of the command, or its line of error."""
-    done = CliRunner().invoke(group, ["qat", "net.mgt", *[str(word) for word in words]])
-    assert done.exit_code == code, (words, done.output, done.exception)
-    return done.stderr if code else done.stdout
+def qat(*words, code=0):
+    return call("qat", "net.mgt", *words, code=code)
 
 
 ARRAYS = ("--data", "x.npy", "--lr", "0.02", "--batch", "8", "-o", "q.mgt")
@@ -63,7 +59,7 @@ ARRAYS = ("--data", "x.npy", "--lr", "0.02", "--batch", "8", "-o", "q.mgt")
 @pytest.mark.parametrize("labels", ["y.npy", "y.txt", None])
 def test_the_result_is_exact_and_better(folder, labels):
     words = (*ARRAYS, "--epochs", "6", *(() if labels is None else ("--labels", labels)))
-    result = json.loads(call(*words, "--json"))
+    result = json.loads(qat(*words, "--json"))
     assert len(result["epochs"]) == 6
     assert result["epochs"][-1]["loss"] < result["epochs"][0]["loss"]
     assert result["best"] >= 0.75
@@ -91,19 +87,19 @@ def test_who_trains_chooses_and_scores(folder, count, sizes, said):
     roles = [command.Labelled([x], y).part(role) for role in ("train", "choose", "score")]
     assert tuple(len(targets) for _, targets in roles) == sizes
     np.save("some.npy", x)
-    assert said in call("--data", "some.npy", "-o", "q.mgt", "--epochs", "1")
+    assert said in qat("--data", "some.npy", "-o", "q.mgt", "--epochs", "1")
 
 
 def test_too_few_samples_for_the_networks_batch(folder):
     traced = trace_module(Net().eval(), Tensor(np.zeros((8, 1, 8, 8), np.float32)))
     native.save(lower(traced), folder / "net.mgt")
-    message = call(*ARRAYS, code=1)
+    message = qat(*ARRAYS, code=1)
     assert "the network takes 8 samples at once, there are 2 samples; give more" in message
 
 
 def test_pictures_in_folders_of_their_classes(folder):
     words = ("--data", "photos", "--preprocess", "mnist,size=8", "--labels", "folders", "-o", "q.mgt", "--epochs", "1")
-    assert "top-1" in call(*words)
+    assert "top-1" in qat(*words)
     assert "megengine.preprocess" in native.load(folder / "q.mgt").graph.metadata
 
 
@@ -123,28 +119,27 @@ def interrupted_after(monkeypatch, epochs):
 @pytest.mark.parametrize("method", ["ste", "lsq"])
 def test_an_interrupted_run_goes_on_to_the_same_bytes(folder, method, monkeypatch):
     words = (*ARRAYS, "--labels", "y.npy", "--epochs", "3", "--method", method)
-    call(*words)
+    qat(*words)
     wanted = (folder / "q.mgt").read_bytes()
     (folder / "q.mgt").unlink()
     undo = interrupted_after(monkeypatch, 2)
-    call(*words, code=130)
+    qat(*words, code=130)
     assert not (folder / "q.mgt").exists()
     undo()
-    assert "epoch 3 of 3" in call(*words, "--resume")
+    assert "epoch 3 of 3" in qat(*words, "--resume")
     assert (folder / "q.mgt").read_bytes() == wanted
-    done = CliRunner().invoke(group, ["replay", "q.mgt", "-o", "again.mgt"])
-    assert done.exit_code == 0, done.output
+    call("replay", "q.mgt", "-o", "again.mgt")
 
 
 def test_resuming_something_else(folder, monkeypatch):
     words = (*ARRAYS, "--labels", "y.npy", "--epochs", "3")
-    assert "--resume: there is no 'q.mgt.training'" in call(*words, "--resume", code=1)
+    assert "--resume: there is no 'q.mgt.training'" in qat(*words, "--resume", code=1)
     interrupted_after(monkeypatch, 1)
-    call(*words, code=130)
-    assert "training began with other settings (lr 0.02, now 0.5)" in call(*words, "--lr", "0.5", "--resume", code=1)
-    assert "was made with another method" in call(*words, "--method", "lsq", "--resume", code=1)
+    qat(*words, code=130)
+    assert "training began with other settings (lr 0.02, now 0.5)" in qat(*words, "--lr", "0.5", "--resume", code=1)
+    assert "was made with another method" in qat(*words, "--method", "lsq", "--resume", code=1)
     (folder / "q.mgt.training").write_bytes(b"no state")
-    assert "is no state of training" in call(*words, "--resume", code=1)
+    assert "is no state of training" in qat(*words, "--resume", code=1)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +155,15 @@ def test_resuming_something_else(folder, monkeypatch):
 def test_wrong_labels(folder, labels, message):
     np.save("short.npy", np.arange(3))
     (folder / "words.txt").write_text("cat\ndog\n")
-    assert message in call(*ARRAYS, "--labels", labels, code=1)
+    assert message in qat(*ARRAYS, "--labels", labels, code=1)
 
 
 def test_pictures_without_a_folder_of_their_class(folder):
     (folder / "photos" / "dark").rename(folder / "few")
     words = ("--data", "few", "--preprocess", "mnist,size=8", "--labels", "folders", "-o", "q.mgt")
-    assert "lies in no folder of its class below 'few'" in call(*words, code=1)
+    assert "lies in no folder of its class below 'few'" in qat(*words, code=1)
 
 
 def test_data_without_samples(folder):
     (folder / "make.py").write_text("def data():\n    return []\n")
-    assert "it is empty; expected samples to train with" in call("--data", "make.py:data", "-o", "q.mgt", code=1)
+    assert "it is empty; expected samples to train with" in qat("--data", "make.py:data", "-o", "q.mgt", code=1)

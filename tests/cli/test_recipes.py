@@ -11,6 +11,7 @@ from megengine.cli.app import COMMANDS, group
 from megengine.cli.recipes import settable
 from megengine.cli.records import METADATA
 from megengine.traced_module.formats import native
+from tests.helpers.command import call
 
 
 @pytest.fixture
@@ -25,12 +26,6 @@ def folder(tmp_path, model, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def call(*words, code=0):
-    done = CliRunner().invoke(group, [str(word) for word in words])
-    assert done.exit_code == code, (words, done.output, done.exception)
-    return done.stderr if code else done.stdout
 
 
 def test_a_file_sets_arguments_options_and_flags_and_options_replace_it(folder):

@@ -3,10 +3,38 @@
 import numpy as np
 
 from megengine.core.spec import TensorSpec
+from megengine.quantization import quantize_model, verify
+from megengine.tensor import Tensor
+from megengine.traced_module import interpret
 from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
 F32 = np.dtype(np.float32)
+
+
+def run(graph, x):
+    return [t.numpy() for t in interpret(graph, [Tensor(x)])]
+
+
+def ops(graph):
+    return [e.op for e in graph.exprs() if isinstance(e, Apply)]
+
+
+def sqnr(exact, got):
+    noise = float(np.square(exact.astype(np.float64) - got).sum())
+    return 10 * np.log10(float(np.square(exact, dtype=np.float64).sum()) / noise) if noise else np.inf
+
+
+def checked(b, graph, *, least, config=None):
+    """The network quantized on data of its builder: near the float one, and exactly its specification."""
+    model = quantize_model(graph, b.data(), config)
+    x = b.data(1, seed=9)[0]
+    assert sqnr(run(graph, x)[0], run(model.integer_graph, x)[0]) > least
+    result = verify(model, [x])
+    assert result.exact, result
+    assert result.float_largest <= 1
+    return model
 
 
 class Builder:

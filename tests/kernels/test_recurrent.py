@@ -46,8 +46,7 @@ def in_a_plan(arrays, attrs, threads, op="recurrent"):
     return [b[:-32].reshape(s.shape) for b, s in zip(buffers, specs, strict=True)]
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(
+each_layer = pytest.mark.parametrize(
     ("cell", "attrs"),
     [
         ("lstm", {}),
@@ -57,6 +56,10 @@ def in_a_plan(arrays, attrs, threads, op="recurrent"):
         ("rnn", {}),
     ],
 )
+
+
+@pytest.mark.parametrize("size", SIZES)
+@each_layer
 def test_every_level_gives_the_bits_of_the_reference(cell, attrs, size):
     arrays, attrs = case(cell, size, **attrs)
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
@@ -89,16 +92,7 @@ def integer_case(cell, size, dtype, direction="bidirectional", **attrs):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [quint8(1 / 200, 101), qint8(1 / 128)], ids=["u8", "s8"])
-@pytest.mark.parametrize(
-    ("cell", "attrs"),
-    [
-        ("lstm", {}),
-        ("lstm", {"clip": 0.3, "input_forget": True}),
-        ("gru", {}),
-        ("gru", {"linear_before_reset": True}),
-        ("rnn", {}),
-    ],
-)
+@each_layer
 def test_every_level_multiplies_integers_of_the_state(cell, attrs, dtype, size):
     arrays, attrs = integer_case(cell, size, dtype, **attrs)
     wanted = get_op("qrecurrent").reference(*arrays, **attrs)

@@ -37,7 +37,7 @@ def test_values_of_the_runtime(interpolation, size, border, corners):
     np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize(("border", "corners"), itertools.product(BORDERS, [True, False]))
+@pytest.mark.parametrize(("border", "corners"), list(itertools.product(BORDERS, [True, False])))
 def test_gradients_are_slopes(border, corners):
     x = tensor(np.random.default_rng(0).standard_normal((1, 2, 4, 5)))
     grid = tensor(np.random.default_rng(2).uniform(-0.7, 0.7, (1, 2, 3, 2)))

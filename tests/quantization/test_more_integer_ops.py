@@ -9,7 +9,7 @@ import megengine.module as M
 from megengine.quantization import quantize_model, verify
 from megengine.traced_module import trace_module
 from megengine.traced_module.ir.expr import Apply
-from tests.quantization.test_pipeline import ops, sqnr
+from tests.helpers.quant_nets import ops, sqnr
 
 
 class Between(M.Module):

@@ -7,7 +7,7 @@ from megengine.dispatch import QuantRule, define, no_onnx, not_differentiable
 from megengine.dispatch.record import undefine
 from megengine.kernels.reference import integer
 from megengine.ops.quantized import output_of
-from tests.quantization.test_pipeline import ops
+from tests.helpers.quant_nets import ops
 from tests.quantization.test_transformers import Rows, checked
 
 _NONE = (not_differentiable("a test"), no_onnx("a test"), tuple)

@@ -4,7 +4,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from quant_nets import Builder, concat_net, gated_net, residual_net, transposed_net
 
 import megengine.module as M
 from megengine.core.dtype import QuantizedDType, qint8, quint8
@@ -23,26 +22,14 @@ from megengine.quantization.pipeline.quantize import quantize_model, requantize
 from megengine.quantization.pipeline.spec import Fixed, Plain, Shared, Weight
 from megengine.quantization.ranges.methods import RangeMethod
 from megengine.tensor import Tensor
-from megengine.traced_module import interpret, trace_module
+from megengine.traced_module import trace_module
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.editing.rewiring import set_input
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
+from tests.helpers.quant_nets import Builder, concat_net, gated_net, ops, residual_net, run, sqnr, transposed_net
 
 R2 = Profile("r2", residual="quantized")
-
-
-def run(graph, x):
-    return [t.numpy() for t in interpret(graph, [Tensor(x)])]
-
-
-def ops(graph):
-    return [e.op for e in graph.exprs() if isinstance(e, Apply)]
-
-
-def sqnr(exact, got):
-    noise = float(np.square(exact.astype(np.float64) - got).sum())
-    return 10 * np.log10(float(np.square(exact, dtype=np.float64).sum()) / noise) if noise else np.inf
 
 
 CONFIGS = {

@@ -18,9 +18,9 @@ from megengine.quantization.pipeline.integerize import integerize
 from megengine.tensor import Tensor
 from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Apply
+from tests.helpers import quant_nets
 from tests.helpers.onnx_runtime import session_of
-from tests.helpers.quant_nets import Builder
-from tests.quantization.test_pipeline import ops, run, sqnr
+from tests.helpers.quant_nets import Builder, ops, run, sqnr
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
@@ -61,14 +61,7 @@ def quantized(net, config=None, **settings):
 
 
 def checked(net, *, least=20.0, config=None):
-    b, graph = net
-    model = quantized(net, config)
-    x = b.data(1, seed=9)[0]
-    assert sqnr(run(graph, x)[0], run(model.integer_graph, x)[0]) > least
-    result = verify(model, [x])
-    assert result.exact, result
-    assert result.float_largest <= 1
-    return model
+    return quant_nets.checked(*net, least=least, config=config)
 
 
 CASES = [

@@ -7,8 +7,8 @@ from megengine.core.spec import TensorSpec
 from megengine.quantization import QuantConfig, quantize_model, verify
 from megengine.traced_module.editing.expressions import add_input
 from megengine.traced_module.ir.expr import Apply
-from tests.helpers.quant_nets import Builder
-from tests.quantization.test_pipeline import ops, run, sqnr
+from tests.helpers import quant_nets
+from tests.helpers.quant_nets import Builder, ops
 
 PLAIN = {"transpose_a": False, "transpose_b": False}
 
@@ -53,14 +53,7 @@ class Rows(Builder):
 
 
 def checked(b, output, *, least=14.0, config=None):
-    graph = b.done(output)
-    model = quantize_model(graph, b.data(), config)
-    x = b.data(1, seed=9)[0]
-    assert sqnr(run(graph, x)[0], run(model.integer_graph, x)[0]) > least
-    result = verify(model, [x])
-    assert result.exact, result
-    assert result.float_largest <= 1
-    return model
+    return quant_nets.checked(b, b.done(output), least=least, config=config)
 
 
 def test_attention_computes_in_integers_with_its_scale_in_the_product():
