@@ -15,6 +15,7 @@ from megengine.quantization.checks.verify import specification, verify
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.traced_module.ir.expr import Apply, Constant
+from tests.helpers.onnx_runtime import session_of
 
 FOLDER = Path(__file__).parent.parent / "data" / "onnx"
 EXPECTED = np.load(FOLDER / "expected.npz")
@@ -54,10 +55,10 @@ def test_quantized_it_is_exact_and_close(quantized):
 
 
 def test_qdq_export_runs_in_onnxruntime(quantized, tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     name, model = quantized
     mge_onnx.export_qdq(model, tmp_path / "qdq.onnx")
-    session = runtime.InferenceSession(tmp_path / "qdq.onnx", providers=["CPUExecutionProvider"])
+    session = session_of(tmp_path / "qdq.onnx")
     got = session.run(None, {session.get_inputs()[0].name: EXPECTED["x"]})[0]
     error = got - model(EXPECTED["x"]).numpy()
     assert np.square(error).sum() < 0.01 * np.square(wanted(name)).sum()  # 20 dB
@@ -90,10 +91,10 @@ def test_onnxruntimes_optimiser_leaves_no_pair_around_layers(quantized, tmp_path
     runtime = pytest.importorskip("onnxruntime")
     name, model = quantized
     mge_onnx.export_qdq(model, tmp_path / "qdq.onnx")
-    options = runtime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    runtime.InferenceSession(tmp_path / "qdq.onnx", options, providers=["CPUExecutionProvider"])
+    level = runtime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    session_of(
+        tmp_path / "qdq.onnx", optimized_model_filepath=str(tmp_path / "optimised.onnx"), graph_optimization_level=level
+    )
     nodes = onnx.load(tmp_path / "optimised.onnx").graph.node
     real = {out for node in nodes if node.op_type == "DequantizeLinear" for out in node.output}
     assert {node.op_type for node in nodes if real & set(node.input)} == FLOATS.get(name.split("_")[0], set())
@@ -126,7 +127,7 @@ def pieces(proto):
 
 
 def test_every_node_of_a_qdq_file_is_at_most_a_step_away_in_onnxruntime(quantized):
-    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     name, model = quantized
     values = specification(model.integer_graph, [EXPECTED["x"]])
 
@@ -138,7 +139,7 @@ def test_every_node_of_a_qdq_file_is_at_most_a_step_away_in_onnxruntime(quantize
         want, given = integers(target), {i.name: integers(i.name) for i in part.graph.input}
         if want is None or any(v is None for v in given.values()):
             continue  # an edge inside one integer op, or a scale shared with another
-        session = runtime.InferenceSession(part.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = session_of(part)
         got = session.run(None, given)[0]
         assert np.abs(got.astype(np.int32) - want).max() <= 1, (name, target)
         compared += 1

@@ -12,6 +12,7 @@ from megengine.quantization import QuantConfig, quantize_model
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.graph import InternalGraph
+from tests.helpers.onnx_runtime import session_of
 from tests.helpers.quant_nets import concat_net, gated_net, residual_net, transposed_net
 
 runtime = pytest.importorskip("onnxruntime")
@@ -36,9 +37,7 @@ def stored(value):
 
 
 def run(proto, given):
-    options = runtime.SessionOptions()
-    options.log_severity_level = 3
-    session = runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(proto, log_severity_level=3)
     return session.run(None, {i.name: stored(v) for i, v in zip(session.get_inputs(), given, strict=True)})
 
 

@@ -23,6 +23,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, interpret
 from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.ir.queries import applied
+from tests.helpers.onnx_runtime import session_of
 
 W = numpy_helper.from_array(np.arange(4 * 3 * 3 * 3, dtype=np.float32).reshape(4, 3, 3, 3) / 50, "w")
 
@@ -277,7 +278,7 @@ def test_export_refuses_what_has_no_onnx_form(tmp_path):
 
 
 def test_qdq_round_trip_keeps_scales_per_channel(tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     made = model(
         [
             helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
@@ -295,14 +296,14 @@ def test_qdq_round_trip_keeps_scales_per_channel(tmp_path):
     )
     graph = load(made)
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
-    wanted = runtime.InferenceSession(made.SerializeToString()).run(None, {"x": x})[0]
+    wanted = session_of(made).run(None, {"x": x})[0]
     path, again = tmp_path / "qdq.onnx", tmp_path / "again.onnx"
     export(graph, path)
     export(load_graph(path), again)
     assert onnx.load(path).graph.SerializeToString() == onnx.load(again).graph.SerializeToString()
     (weight,) = [t for t in onnx.load(path).graph.initializer if list(t.dims) == [4, 3, 3, 3]]
     assert weight.data_type == TensorProto.INT8
-    got = runtime.InferenceSession(path).run(None, {"x": x})[0]
+    got = session_of(path).run(None, {"x": x})[0]
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(interpret(graph, [x])[0].numpy(), wanted, rtol=1e-5, atol=1e-5)
 

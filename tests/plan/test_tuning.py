@@ -20,8 +20,8 @@ def draw(*shape):
 
 
 def integers(channels):
-    """An integer network whose convolution has several kernels."""
-    layers = (M.Conv2d(3, channels, 1), M.ReLU(), M.Conv2d(channels, 16, 1), M.ReLU())
+    """An integer network whose second convolution has several kernels on every processor: a depthwise one."""
+    layers = (M.Conv2d(3, channels, 1), M.ReLU(), M.Conv2d(channels, channels, 3, groups=channels), M.ReLU())
     traced = trace_module(M.Sequential(*layers), tensor(draw(1, 3, 6, 6)))
     return quantize_model(traced, [(draw(1, 3, 6, 6),)]).traced()
 

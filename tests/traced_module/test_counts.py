@@ -14,6 +14,7 @@ from megengine.traced_module import lower, trace_module
 from megengine.traced_module.bodies import Body
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.ir.lint import findings
+from tests.helpers.onnx_runtime import session_of
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -157,9 +158,8 @@ def test_a_quantized_detector_keeps_its_choice_in_float_and_is_exact(tmp_path):
     assert verify(made, batches).exact
     assert {"nms", "qconv2d"} <= {getattr(e, "op", "") for e in made.integer_graph.exprs()}
     export(made.qdq_graph, tmp_path / "qdq.onnx")
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = runtime.InferenceSession(str(tmp_path / "qdq.onnx"), options, providers=["CPUExecutionProvider"])
+    level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = session_of(tmp_path / "qdq.onnx", graph_optimization_level=level)
     plan = compile_plan(made.integer_graph)
     for x in batches:
         same(session.run(None, {session.get_inputs()[0].name: x}), made.qdq_graph.interpret(tensor(x)))
