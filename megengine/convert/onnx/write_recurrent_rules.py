@@ -135,7 +135,7 @@ class _Layer:
             places = slice(d * self.width + start, d * self.width + stop)
             codes = _stored(h, self.dtype, zero).node("Cast", to=onnx.TensorProto.UINT8)
             weights, middle = unsigned_weights(storage(self.expr.inputs[1])[places])
-            zeros = [inner.constant(z, "zero_point", np.uint8) for z in (zero, middle)]
+            zeros = [inner.constant(int(z), "zero_point", np.uint8) for z in (zero, middle)]
             weights = self.w.constant(weights, f"{self.name}_r")
             acc = codes.node("MatMulInteger", weights, *zeros, length=stop - start)
             factors = self.w.constant(storage(self.expr.inputs[2])[places], f"{self.name}_factors")
