@@ -36,6 +36,7 @@ from megengine.quantization import (
 from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.config import CHOICES
 from megengine.quantization.pipeline.profiles import PROFILES
+from megengine.quantization.ranges import takes_rows
 from megengine.quantization.ranges.methods import METHODS
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.formats import native
@@ -93,7 +94,8 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     Pictures take the size of the network's input unless `--preprocess` sets one. Raises OptionError for pictures
     without a recipe and for a recipe beside other data.
     """
-    slots = [Slot(node.name, tuple(node.shape), node.spec.dtype) for node in model.graph.inputs]
+    rows = (1,) if takes_rows(model.graph) else ()  # of an open batch: each of them is a sample
+    slots = [Slot(node.name, (*rows, *node.shape[len(rows) :]), node.spec.dtype) for node in model.graph.inputs]
     pictured = kind_of(data) == "pictures"
     shape = slots[0].shape if len(slots) == 1 and len(slots[0].shape) == 4 else None
     stored = images.from_metadata(model.graph.metadata, shape) if pictured and shape else None

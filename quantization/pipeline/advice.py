@@ -16,7 +16,7 @@ from megengine.quantization.checks import Noise, finite
 from megengine.quantization.pipeline.config import EFFORTS, QuantConfig
 from megengine.quantization.pipeline.quantize import QuantizedModel, requantize
 from megengine.quantization.pipeline.selection import PRECISIONS
-from megengine.quantization.ranges import Progress, as_batches
+from megengine.quantization.ranges import Progress, as_samples
 
 ROUNDS = 10  # of timing
 WIDE = "w8a16"  # results of 16 bits
@@ -59,7 +59,7 @@ def advise(
         batches: inputs that did not calibrate.
         calibration: the data of the calibration, where a setting reads it again.
     """
-    inputs = list(as_batches(batches, model.float_graph))
+    inputs = list(as_samples(batches, model.float_graph))
     exact = [plan.compile(model.float_graph, threads=1)(*x) for x in inputs]
     here = plan.compile(model.integer_graph, threads=1)
     base = _sqnr(here, inputs, exact)

@@ -20,7 +20,7 @@ from megengine.quantization.ranges import (
     Progress,
     Statistics,
     TensorStatistics,
-    as_batches,
+    as_samples,
     sample_number,
     watched,
 )
@@ -94,7 +94,7 @@ def _count_all(
         pending.clear()
         keep(total)
 
-    batches = as_batches(_told(data, progress), graph)
+    batches = as_samples(_told(data, progress), graph)
     while True:
         try:
             arrays = next(batches, None)

@@ -26,7 +26,7 @@ from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.freeze import Frozen
 from megengine.quantization.pipeline.student import Student
 from megengine.quantization.pipeline.training_run import run_watched
-from megengine.quantization.ranges import Batch, Progress, as_batches, as_tensors, sample_number
+from megengine.quantization.ranges import Batch, Progress, as_samples, as_tensors, sample_number
 from megengine.serialization import load, save
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
@@ -161,7 +161,7 @@ def cuts(graph: InternalGraph, names: Iterable[str], room: int) -> list[str]:
 def _samples(data: Iterable[Any], graph: InternalGraph) -> list[Batch]:
     """Samples by a number that their values give."""
     samples = []
-    for sample in as_batches(data, graph):
+    for sample in as_samples(data, graph):
         samples.append(sample)
         if len(samples) == SAMPLES:
             break

@@ -21,7 +21,7 @@ from megengine.quantization.pipeline.judging import Judges
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.refine import refine
 from megengine.quantization.pipeline.report import QuantReport, report_of
-from megengine.quantization.ranges import Progress, Statistics, TensorStatistics, as_batches, require_repeatable
+from megengine.quantization.ranges import Progress, Statistics, TensorStatistics, as_samples, require_repeatable
 from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -110,7 +110,7 @@ def quantize_model(
     judges = Judges(graph)
     if statistics is not None:
         stats = statistics.of(digest(graph))
-        for arrays in as_batches(data, graph):
+        for arrays in as_samples(data, graph):
             judges.look(arrays)
     else:
         calibrate(graph, stats, data, look=judges.look, progress=progress)

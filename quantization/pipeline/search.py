@@ -26,7 +26,7 @@ from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.quantize import QuantizedModel, quantize_model, requantize
 from megengine.quantization.pipeline.report import multiply_adds
 from megengine.quantization.pipeline.selection import LayerRule
-from megengine.quantization.ranges import Progress, as_batches
+from megengine.quantization.ranges import Progress, as_samples
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -176,7 +176,7 @@ class _Search:
         self.calibration, self.budget, self.config = calibration, budget, config
         self.file, self.output, self.progress = state, output, progress
         graph = lower(model).graph
-        self.samples = list(as_batches(evaluation, graph))
+        self.samples = list(as_samples(evaluation, graph))
         if not self.samples:
             raise CalibrationError("search: no sample to judge by; give evaluation samples")
         self.exact = self._outputs(graph)

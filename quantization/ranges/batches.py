@@ -1,7 +1,7 @@
 """Batches of data: their shapes and dtypes are checked, and a graph is run on them."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,39 +21,6 @@ from megengine.traced_module.sizes import counting, has_open_axes, sizes_of
 Progress = Callable[[str, int, int | None], None]
 Batch = tuple[np.ndarray, ...]
 Sink = Callable[[np.ndarray], None]
-
-
-def stream(
-    graph: InternalGraph,
-    batches: Iterable[Any],
-    sinks: Mapping[str, Sink],
-    *,
-    stage: str,
-    look: Callable[[Batch], None] | None = None,
-    progress: Progress | None = None,
-) -> None:
-    """Run the graph on every batch, which `look` sees; sinks get values by node name.
-
-    Raises CalibrationError if no batch fits.
-    """
-    total = len(batches) if isinstance(batches, Sized) else None
-    done = 0
-
-    def counted_items() -> Iterator[Any]:
-        nonlocal done
-        for item in batches:
-            yield item
-            done += 1
-            if progress is not None:
-                progress(stage, done, total)
-
-    run = watched(graph, sinks)
-    for arrays in as_batches(counted_items(), graph):
-        run(arrays)
-        if look is not None:
-            look(arrays)
-    if not done:
-        raise CalibrationError("calibration: the data has no batch; expected at least one input of the model")
 
 
 def watched(graph: InternalGraph, sinks: Mapping[str, Sink]) -> Callable[[Batch], Any]:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from megengine.core.sizes import named
 from megengine.core.spec import TensorSpec
 from megengine.quantization import Statistics
 from megengine.traced_module import TracedModule
@@ -15,15 +16,20 @@ from megengine.traced_module.ir.graph import InternalGraph
 
 @pytest.fixture
 def files(tmp_path):
+    rng = _write(tmp_path / "net.mgt", 1)
+    np.save(tmp_path / "data.npy", rng.normal(size=(12, 3, 6, 6)).astype(np.float32))
+    return tmp_path
+
+
+def _write(path, batch):
     rng = np.random.default_rng(0)
     g = InternalGraph("net")
-    x = add_input(g, "x", TensorSpec((1, 3, 6, 6), np.dtype(np.float32)))
+    x = add_input(g, "x", TensorSpec((batch, 3, 6, 6), np.dtype(np.float32)))
     w = g.constant(rng.normal(size=(4, 3, 3, 3)).astype(np.float32))
     attrs = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
     set_outputs(g, [g.apply("relu", g.apply("conv2d", x, w, attrs=attrs, name="conv"), name="out")])
-    native.save(TracedModule.from_graph(g), tmp_path / "net.mgt")
-    np.save(tmp_path / "data.npy", rng.normal(size=(12, 3, 6, 6)).astype(np.float32))
-    return tmp_path
+    native.save(TracedModule.from_graph(g), path)
+    return rng
 
 
 @pytest.fixture
@@ -80,6 +86,18 @@ def test_statistics_as_json(files, calibrate):
     result = json.loads(calibrate("-o", files / "one.stats", "--json", "--held-out", 0))
     assert (result["samples"], result["warnings"]) == (12, [])
     assert result["digest"] == Statistics.load(files / "one.stats").model
+
+
+def test_rows_of_an_open_batch_are_samples(files, says, calibrate):
+    calibrate("-o", files / "one.stats")
+    _write(files / "open.mgt", named("batch", 4))
+    reads = f"    yield from np.split(np.load({str(files / 'data.npy')!r}), [5, 6])"
+    (files / "batches.py").write_text(f"import numpy as np\n\n\ndef read():\n{reads}\n")
+    seen = Statistics.load(files / "one.stats")
+    for data in ("data.npy", "batches.py:read"):
+        text = says("calibrate", files / "open.mgt", "--data", files / data, "-o", files / "open.stats", "--overwrite")
+        assert "11 samples" in text
+        assert Statistics.load(files / "open.stats").samples == seen.samples
 
 
 def test_few_or_equal_samples_are_warned_of(files, calibrate):
