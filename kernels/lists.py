@@ -68,6 +68,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "conv3d_backward_data": (onednn.onednn_backward_data,),
     "conv_transpose3d": (onednn.onednn_windows,),
     "fused_conv2d": (onednn.onednn_fused_conv2d,),
+    "fused_conv3d": (onednn.onednn_fused_windows,),
     "fused_norm": (along.own_norm,),
     "fused_matmul": (onednn.onednn_viewed_matmul,),
     "fused_linear": (onednn.onednn_fused_linear,),

@@ -150,8 +150,9 @@ def _linear_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     n, k = problem.inputs[1].shape
     m = problem.inputs[0].size // k
     weights, bias, dtype = memory.bits(_dense(constants[1])), _bias(constants, n), problem.inputs[0].dtype.name
+    residual = dtype if len(problem.inputs) == 4 else ""
     activation, after = _activation(problem)
-    return _product(m, k, n, dtype, dtype, weights, None, bias, activation, 0.0, 0.0, "", 1.0, threads, after)
+    return _product(m, k, n, dtype, dtype, weights, None, bias, activation, 0.0, 0.0, residual, 1.0, threads, after)
 
 
 def _rows_usable(problem: Problem) -> str | None:
@@ -236,8 +237,8 @@ def _window_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     extra = problem.attrs.get("output_padding")
     behind = extra and [end - more for (_, end), more in zip(problem.attrs.padding, extra, strict=True)]
     bias = _dense(constants[2]) if 2 in constants else np.zeros(out[1], np.float32)
-    geometry = _geometry(problem, x, out, w[2:], behind=behind)
-    return _module.window_step(*geometry, _dense(constants[1]), bias, extra is not None)
+    geometry, activation = _geometry(problem, x, out, w[2:], behind=behind), _activation(problem)
+    return _module.window_step(*geometry, _dense(constants[1]), bias, extra is not None, *activation)
 
 
 @functools.lru_cache(maxsize=512)
@@ -319,12 +320,14 @@ onednn_conv2d = step_kernel("onednn_conv2d", _conv_step, _layer_usable, packs=_W
 onednn_backward_weight = EagerKernel("onednn_backward_weight", _weight_gradient, _float_usable)
 onednn_backward_data = EagerKernel("onednn_backward_data", _data_gradient, _float_usable)
 onednn_windows = step_kernel("onednn_windows", _window_step, _windows_usable, packs=_WEIGHTS)
+onednn_fused_windows = step_kernel("onednn_fused_windows", _window_step, _windows_usable, packs=_WEIGHTS)
 onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _layer_usable, packs=_WEIGHTS, inplace_input=3)
 onednn_fused_linear = step_kernel(
     "onednn_fused_linear",
     _linear_step,
     lambda problem: linear_rank(problem) or _layer_usable(problem),
     packs=_WEIGHTS,
+    inplace_input=3,
 )
 onednn_matmul_rows = StepKernel(
     "onednn_matmul_rows", _rows_step, _rows_usable, packs=(1,), accepts=_constant_matrix, free=True

@@ -31,12 +31,20 @@ def _activate(y: np.ndarray, activation: str) -> np.ndarray:
     return y if activation == "none" else registry[activation].reference(y)
 
 
+def _with_residual(op: str, spec: TensorSpec, residual: tuple[TensorSpec, ...]) -> TensorSpec:
+    if residual and residual[0] != spec:
+        raise ShapeError(f"{op}: the residual is {residual[0]}; expected {spec}")
+    return spec
+
+
 def _conv_infer(x: TensorSpec, w: TensorSpec, b: TensorSpec, *r: Any, activation: str, **geometry: Any) -> TensorSpec:
     _check_activation("fused_conv2d", activation)
-    spec = infer_conv(x, w, b, **geometry)
-    if r and r[0] != spec:
-        raise ShapeError(f"fused_conv2d: the residual is {r[0]}; expected {spec}")
-    return spec
+    return _with_residual("fused_conv2d", infer_conv(x, w, b, **geometry), r)
+
+
+def _volume_infer(x: TensorSpec, w: TensorSpec, b: TensorSpec, *, activation: str, **geometry: Any) -> TensorSpec:
+    _check_activation("fused_conv3d", activation)
+    return infer_conv(x, w, b, axes=3, **geometry)
 
 
 def _conv(x: Any, w: Any, b: Any, *r: Any, activation: str, **geometry: Any) -> np.ndarray:
@@ -44,15 +52,24 @@ def _conv(x: Any, w: Any, b: Any, *r: Any, activation: str, **geometry: Any) -> 
     return _activate(y + r[0] if r else y, activation)
 
 
-def _linear_infer(x: TensorSpec, w: TensorSpec, b: TensorSpec, *, activation: str) -> TensorSpec:
+def _linear_infer(x: TensorSpec, w: TensorSpec, b: TensorSpec, *r: TensorSpec, activation: str) -> TensorSpec:
     _check_activation("fused_linear", activation)
-    refuse_quantized("fused_linear", x, w, b)
+    refuse_quantized("fused_linear", x, w, b, *r)
     if x.ndim < 2 or w.ndim != 2 or x.shape[-1] != w.shape[1] or b.shape != (w.shape[0],):
         raise ShapeError(f"fused_linear: x {x.shape}, w {w.shape}, b {b.shape}; expected [...,M,K], [N,K], [N]")
-    return TensorSpec((*x.shape[:-1], w.shape[0]), x.dtype, x.device)
+    return _with_residual("fused_linear", TensorSpec((*x.shape[:-1], w.shape[0]), x.dtype, x.device), r)
+
+
+def _linear(x: Any, w: Any, b: Any, *r: Any, activation: str) -> np.ndarray:
+    y = in_order(x) @ in_order(w).swapaxes(-1, -2) + b
+    return _activate(y + r[0] if r else y, activation)
 
 
 _GEOMETRY = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+
+
+def _volume_geometry() -> dict[str, Any]:
+    return {"stride": (1, 2, 1), "padding": ((1, 1), (0, 1), (1, 0)), "dilation": (1, 1, 1), "groups": 1}
 
 
 def _conv_samples() -> Iterator[Sample]:
@@ -74,14 +91,36 @@ define(
     macs=window_macs,
 )
 define(
+    "fused_conv3d",
+    _volume_infer,
+    _conv,
+    _MADE_BY_PASSES,
+    no_onnx("exported before fusion"),
+    lambda: [
+        Sample((noise(2, 3, 4, 6, 5), noise(8, 3, 3, 3, 3), noise(8)), {**_volume_geometry(), "activation": a}, False)
+        for a in ("none", "relu", "gelu")
+    ],
+    macs=window_macs,
+)
+define(
     "fused_linear",
     _linear_infer,
-    lambda x, w, b, activation: _activate(in_order(x) @ in_order(w).swapaxes(-1, -2) + b, activation),
+    _linear,
     _MADE_BY_PASSES,
     no_onnx("exported before fusion"),
     lambda: [
         *(Sample((noise(3, 5), noise(4, 5), noise(4)), {"activation": a}, False) for a in ACTIVATIONS),
         Sample((noise(2, 3, 6, 5), noise(4, 5), noise(4)), {"activation": "relu"}, False),
+        Sample((noise(3, 5), noise(4, 5), noise(4), noise(3, 4)), {"activation": "gelu"}, False),
+        Sample((noise(2, 3, 6, 5), noise(4, 5), noise(4), noise(2, 3, 6, 4)), {"activation": "none"}, False),
+    ],
+    lambda: [
+        ErrorSample(
+            (noise(3, 5), noise(4, 5), noise(4), noise(4)),
+            {"activation": "none"},
+            ShapeError,
+            "fused_linear: the residual",
+        )
     ],
     macs=product_macs,
     lift=lift_plain,

@@ -61,36 +61,50 @@ _X, _OTHER = any_(), any_()
 _CONV = (call("conv2d", _X, const(), const()) | call("conv2d", _X, const())).where(
     lambda node: node.expr.inputs[0].dtype in _FLOATS
 )
-
-
-def _takes_sum(conv: TensorNode) -> bool:
-    """True for a convolution that only one op uses; of two convolutions that are added, for the later one."""
-    user = only_user(conv)
-    later = [] if user is None else [n for n in user.inputs if conv.expr.comes_before(n.expr)]
-    return user is not None and not any(only_user(n) is not None and match(_CONV, n) is not None for n in later)
-
-
-_SUM = call("add", _CONV.where(_takes_sum), _OTHER).where(
-    lambda node: node.expr.inputs[0] is not node.expr.inputs[1] and node.expr.inputs[0].spec == node.expr.inputs[1].spec
+_VOLUME = (call("conv3d", _X, const(), const()) | call("conv3d", _X, const())).where(
+    lambda node: node.expr.inputs[0].dtype == np.dtype(np.float32)
 )
 
 
+def _sum_behind(layer: Pattern) -> Pattern:
+    """The sum of a layer that only it uses and a value of its shape; of two layers that are added, of the later one."""
+
+    def takes(node: TensorNode) -> bool:
+        user = only_user(node)
+        later = [] if user is None else [n for n in user.inputs if node.expr.comes_before(n.expr)]
+        return user is not None and not any(only_user(n) is not None and match(layer, n) is not None for n in later)
+
+    def of_two(node: Any) -> bool:
+        a, b = node.expr.inputs
+        return a is not b and a.spec == b.spec
+
+    return call("add", layer.where(takes), _OTHER).where(of_two)
+
+
+_SUM = _sum_behind(_CONV)
+
+
 def _fused_conv(m: Found) -> TensorNode:
-    m.origin = conv = m[_CONV]
+    m.origin = conv = m[_VOLUME if _VOLUME in m else _CONV]
     inputs = [*conv.expr.inputs]
     if len(inputs) == 2:
         inputs.append(_zero_bias(m, conv, conv.shape[1]))
+    last = conv
     if _SUM in m:
         inputs.append(m[_OTHER])
-    attrs = {**conv.expr.attrs, "activation": _activation(m.root, m[_SUM if _SUM in m else _CONV])}
-    return m.apply("fused_conv2d", *inputs, attrs=attrs, name=m.root.name)
+        last = m[_SUM]
+    attrs = {**conv.expr.attrs, "activation": _activation(m.root, last)}
+    return m.apply(f"fused_{conv.expr.op}", *inputs, attrs=attrs, name=m.root.name)
 
 
 # ---------------------------------------------------------------- linear layers
 
+_LAYER = BIASED | PRODUCT
+_RAISED = _sum_behind(_LAYER)
+
 
 def _fused_linear(m: Found) -> TensorNode:
-    product, last = m[PRODUCT], m[BIASED if BIASED in m else PRODUCT]
+    product, last = m[PRODUCT], m[_RAISED if _RAISED in m else BIASED if BIASED in m else PRODUCT]
     m.origin, weight = product, m[WEIGHT]
     if not product.expr.attrs["transpose_b"]:
         turned = np.ascontiguousarray(weight.expr.value.numpy().T)
@@ -101,8 +115,9 @@ def _fused_linear(m: Found) -> TensorNode:
         if BIAS in m
         else _zero_bias(m, product, columns)
     )
+    residual = [m[_OTHER]] if _RAISED in m else []
     attrs = {"activation": _activation(m.root, last)}
-    return m.apply("fused_linear", product.expr.inputs[0], weight, bias, attrs=attrs, name=m.root.name)
+    return m.apply("fused_linear", product.expr.inputs[0], weight, bias, *residual, attrs=attrs, name=m.root.name)
 
 
 def _is_linear(m: Found) -> bool:
@@ -200,8 +215,8 @@ def _rules(*, exact: bool) -> tuple[Rule, ...]:
 
     return (
         Rule("split_window", _LARGEST, _by_axes, when=_is_large),
-        Rule("fuse", _with_activation(_SUM | _CONV), _fused_conv),
-        Rule("fuse", _with_activation(BIASED | PRODUCT), _fused_linear, when=is_linear),
+        Rule("fuse", _with_activation(_SUM | _CONV | _VOLUME), _fused_conv),
+        Rule("fuse", _with_activation(_LAYER if exact else _RAISED | _LAYER), _fused_linear, when=is_linear),
     )
 
 

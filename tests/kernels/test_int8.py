@@ -241,11 +241,12 @@ def test_fake_quant_observes_in_the_same_pass(level, kind):
     assert (least, most) == (np.nanmin(x), np.nanmax(x))
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 7, 6), (1, 70, 5, 9)])
+@pytest.mark.parametrize("shape", [(2, 3, 7, 6), (1, 70, 5, 9), (2, 1, 9, 83), (1, 2, 4, 3)])
 @pytest.mark.parametrize(("kind", "out"), [("u8z", "s8"), ("s8z", "u8z")])
-def test_pooling(level, shape, kind, out):
-    x, dtype = [values(KINDS[kind], shape, 3)], [KINDS[kind]]
-    window = {"kernel": (3, 2), "stride": (2, 1), "padding": ((1, 1), (0, 1))}
+@pytest.mark.parametrize("columns", [(2, 1, (0, 1)), (1, 1, (0, 0)), (3, 1, (2, 1)), (3, 2, (1, 1))])
+def test_pooling(level, shape, kind, out, columns):
+    x, dtype, (kernel, stride, padding) = [values(KINDS[kind], shape, 3)], [KINDS[kind]], columns
+    window = {"kernel": (3, kernel), "stride": (2, stride), "padding": ((1, 1), padding)}
     for inside in (True, False):
         attrs = {**window, "count_include_pad": inside, "dtype": KINDS[out]}
         check("qavg_pool2d", x, dtype, attrs, name="int8_avg_pool2d")

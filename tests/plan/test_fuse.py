@@ -7,7 +7,7 @@ import pytest
 
 import megengine.functional as F
 from megengine import plan
-from megengine.module import Linear, Module
+from megengine.module import Conv3d, Linear, Module
 from megengine.quantization import quantize_model
 from megengine.random import seed
 from megengine.tensor import tensor
@@ -90,3 +90,53 @@ def test_a_spelled_out_gelu_keeps_its_factor():
     made = plan.compile(trace_module(net, tensor(x)))
     assert [info.op for info in made.steps] == ["fused_linear", "fused_linear", "to_result"]
     np.testing.assert_allclose(made(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-6)
+
+
+class Block(Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = Linear(8, 24), Linear(24, 8)
+
+    def forward(self, x):
+        y = x + self.down(F.gelu(self.up(x)))
+        return F.relu(self.down(F.gelu(self.up(y))) + y)
+
+
+@pytest.mark.parametrize("shape", [(7, 8), (2, 5, 8), (2, 3, 5, 8)])
+def test_linear_layers_add_what_is_added_to_them(shape):
+    seed(0)
+    net, x = Block(), np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    made = plan.compile(trace_module(net, tensor(x)))
+    assert [info.op for info in made.steps if not info.kernel.startswith("own_")] == ["fused_linear"] * 4
+    np.testing.assert_allclose(made(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_of_two_linear_layers_that_are_added_the_later_one_takes_the_sum():
+    seed(0)
+    up, down = Linear(8, 6), Linear(8, 6)
+    net, x = Function(lambda x: up(x) + down(x)), np.random.default_rng(3).standard_normal((5, 8)).astype(np.float32)
+    made = plan.compile(trace_module(net, tensor(x)))
+    assert [info.op for info in made.steps if not info.kernel.startswith("own_")] == ["fused_linear"] * 2
+    np.testing.assert_allclose(made(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_sums_that_others_read_or_that_spread_are_not_fused():
+    seed(0)
+    layer, x = Linear(8, 8), np.random.default_rng(3).standard_normal((5, 8)).astype(np.float32)
+    spread = tensor(np.ones((2, 5, 8), np.float32))
+    for function in (lambda x: (lambda y: (y + x) * y)(layer(x)), lambda x: layer(x) + spread):
+        made = plan.compile(trace_module(Function(function), tensor(x)))
+        assert "elementwise" in [info.op for info in made.steps] or "add" in [info.op for info in made.steps]
+        np.testing.assert_allclose(made(x)[0], function(tensor(x)).numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", [F.relu, F.gelu])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_volumes_take_their_activation(activation, groups):
+    seed(0)
+    layer = Conv3d(4, 6, 3, padding=1, groups=groups)
+    net, x = Function(lambda x: activation(layer(x))), np.random.default_rng(4).standard_normal((2, 4, 5, 6, 7))
+    x = x.astype(np.float32)
+    made = plan.compile(trace_module(net, tensor(x)))
+    assert [info.op for info in made.steps if not info.kernel.startswith("own_")] == ["fused_conv3d"]
+    np.testing.assert_allclose(made(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-5)

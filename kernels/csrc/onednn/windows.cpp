@@ -1,5 +1,6 @@
 // Convolutions over three axes and transposed ones over two or three, with packed weights.
 // Values with five axes lie in rows; the primitive may need another layout: they are reordered.
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -60,12 +61,14 @@ class WindowStep final : public Step {
   public:
     template <class PrimitiveDesc>
     WindowStep(const PrimitiveDesc& pd, const dnnl::primitive& primitive, const dims& src, const dims& dst,
-               const dnnl::primitive_attr& attr, Arguments fixed)
+               const dnnl::primitive_attr& moves, Arguments fixed, FloatFunction after)
         : primitive_(primitive),
-          in_(as_given(src), pd.src_desc(), attr),
-          out_(pd.dst_desc(), as_given(dst), attr),
+          in_(as_given(src), pd.src_desc(), moves),
+          out_(pd.dst_desc(), as_given(dst), moves),
           scratch_(pd.scratchpad_desc()),
           fixed_(std::move(fixed)),
+          after_(after),
+          size_(static_cast<std::int64_t>(as_given(dst).get_size() / sizeof(float))),
           pad_(aligned(std::max({scratch_.get_size(), in_.scratch.get_size(), out_.scratch.get_size()}))),
           source_(in_.needed() ? aligned(in_.to.get_size()) : 0),
           result_(out_.needed() ? aligned(out_.from.get_size()) : 0) {}
@@ -86,6 +89,7 @@ class WindowStep final : public Step {
                 primitive_.execute(this_thread_stream(), arguments);
             }
             if (result_) out_.run(result, buffers[1], scratch);
+            if (after_.apply) after_(reinterpret_cast<float*>(buffers[1]), size_);
         });
     }
 
@@ -94,6 +98,8 @@ class WindowStep final : public Step {
     Move in_, out_;
     desc scratch_;
     Arguments fixed_;
+    FloatFunction after_;  // of the results; none if it has no code
+    std::int64_t size_;    // of the result, in numbers
     std::size_t pad_, source_, result_;
 };
 
@@ -126,16 +132,19 @@ struct Weights {
 
 template <class Primitive>
 std::unique_ptr<Step> made(dnnl::algorithm algorithm, const dims& src, const dims& dst, const Geometry& g,
-                           const Weights& w, const float* weights, const F32& bias) {
-    dnnl::primitive_attr attr;
-    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+                           const Weights& w, const float* weights, const F32& bias,
+                           const std::string& activation, FloatFunction after) {
+    Epilogue epilogue;
+    const dnnl::primitive_attr moves = make_attr(epilogue, -1);
+    epilogue.activation = activation;
+    const dnnl::primitive_attr attr = make_attr(epilogue, -1);
     const typename Primitive::primitive_desc pd(cpu_engine(), dnnl::prop_kind::forward_inference, algorithm,
                                                 wanted(src), desc(w.shape, kFloat, tag::any),
                                                 desc({dst[1]}, kFloat, tag::a), wanted(dst), g.stride,
                                                 g.dilation, g.before, g.behind, attr);
     Arguments fixed{{DNNL_ARG_WEIGHTS, packed(w.stored, weights, pd.weights_desc())},
                     {DNNL_ARG_BIAS, copied(bias)}};
-    return std::make_unique<WindowStep>(pd, Primitive(pd), src, dst, attr, std::move(fixed));
+    return std::make_unique<WindowStep>(pd, Primitive(pd), src, dst, moves, std::move(fixed), after);
 }
 
 Geometry geometry_of(const std::vector<dims>& shapes, const std::vector<dims>& geometry) {
@@ -158,7 +167,8 @@ nb::object guarded(F make) {
 
 // shapes: of x, of the result, of the kernel; geometry: stride, dilation, padding before, behind
 nb::object window_step(const std::vector<dims>& shapes, dim groups, const std::vector<dims>& geometry,
-                       const F32& weights, const F32& bias, bool transposed) {
+                       const F32& weights, const F32& bias, bool transposed, const std::string& activation,
+                       const nb::object& after) {
     const Geometry g = geometry_of(shapes, geometry);
     return guarded([&] {
         const Weights w(shapes[0][1], shapes[1][1], shapes[2], groups, transposed);
@@ -166,7 +176,8 @@ nb::object window_step(const std::vector<dims>& shapes, dim groups, const std::v
                     ? made<dnnl::deconvolution_forward>
                     : made<dnnl::convolution_forward>)(transposed ? dnnl::algorithm::deconvolution_direct
                                                                   : dnnl::algorithm::convolution_direct,
-                                                       shapes[0], shapes[1], g, w, weights.data(), bias);
+                                                       shapes[0], shapes[1], g, w, weights.data(), bias,
+                                                       activation, function_in(after));
     });
 }
 
@@ -175,7 +186,7 @@ nb::object window_step(const std::vector<dims>& shapes, dim groups, const std::v
 void bind_windows(nb::module_& m) {
     using nb::arg;
     m.def("window_step", &window_step, arg("shapes"), arg("groups"), arg("geometry"), arg("weights"),
-          arg("bias"), arg("transposed"));
+          arg("bias"), arg("transposed"), arg("activation") = "none", arg("after") = nb::none());
 }
 
 }  // namespace mge
