@@ -32,22 +32,19 @@ from megengine.convert.onnx.context import MAX_ELEMENTS, Group, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL, Apart
 from megengine.convert.onnx.examples import SCALES, Examples
 from megengine.convert.onnx.folding import constant_of, fold
+from megengine.convert.onnx.inputs import Lengths, input_spec, known_input, of_group
 from megengine.convert.onnx.open_folding import fold_open
 from megengine.convert.onnx.open_values import is_open_array
 from megengine.convert.onnx.operators import is_computed, made_of, unknown_operators
 from megengine.convert.onnx.reading import (
-    DATA_TYPES,
-    OpenShapeError,
     array_of,
-    data_type_name,
-    dtype_of,
     initializers,
     operator_name,
     opset_of,
     read_model,
 )
-from megengine.core.dtype import storage_of
-from megengine.core.errors import FileFormatError, MegEngineError, OptionError, ShapeError, brief, nearest
+from megengine.convert.onnx.rereading import check_every_size
+from megengine.core.errors import FileFormatError, MegEngineError, OptionError, brief, nearest
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.traced_module import InternalGraph, TracedModule
@@ -61,7 +58,6 @@ if TYPE_CHECKING:
 LISTED = 20  # reasons of one message
 Source: TypeAlias = "str | Path | bytes | onnx.ModelProto"
 Shapes = Mapping[str, Sequence[int | None]] | Sequence[int | None] | None
-Lengths = tuple[int | None, ...]
 Sizes = Mapping[str, int] | None
 Known = Mapping[str, Any] | None
 # a string where a number belongs, and numbers that no memory is large enough for
@@ -111,14 +107,22 @@ def load_graph(
     name = model.graph.name or "onnx"
     refused: FileFormatError | None = None
     try:
+        stored = list(initializers(model, folder))
+
+        def read(examples: Examples) -> InternalGraph:
+            return _Importer(model, folder, stored, input_shapes, input_values or {}, examples).run()
+
         for scale in SCALES:
             examples = Examples(dict(example_sizes or {}), scale)
             try:
-                return _Importer(model, folder, input_shapes, input_values or {}, examples).run()
+                graph = read(examples)
             except FileFormatError as error:
                 refused = refused or error
                 if not examples.may_help(error):
                     break
+            else:
+                check_every_size(graph, lambda sizes: read(Examples(sizes, SCALES[0])))
+                return graph
         assert refused is not None
         raise refused
     except FileFormatError as error:
@@ -148,6 +152,7 @@ def _noted(node: onnx.NodeProto) -> dict[str, Any]:
 class _Importer:
     model: onnx.ModelProto
     folder: Path | None
+    stored: Sequence[tuple[str, np.ndarray]]
     shapes: Shapes
     fixed: Mapping[str, Any]
     examples: Examples
@@ -164,7 +169,7 @@ class _Importer:
         self.shared: dict[str, dict] = {"constants": {}, "keep": {}, "names": {}}
         self.used = {*_names_read(source.node), *(item.name for item in source.output)}
         unknown, refused = unknown_operators(source, self.opset, self.fixed)
-        for name, array in initializers(self.model, self.folder):
+        for name, array in self.stored:
             self._define(name, array)
         self._inputs()
         for index, node in enumerate(source.node):
@@ -209,7 +214,7 @@ class _Importer:
         found = {}
         try:
             for item in onnx.shape_inference.infer_shapes(model, data_prop=True).graph.value_info:
-                found[item.name] = _input_spec(item, None)
+                found[item.name] = input_spec(item, None)
         except Exception:  # what ONNX finds wrong is said by the rules, or follows from a refused node
             return found
         return found
@@ -230,7 +235,7 @@ class _Importer:
         declared = [item for item in declared if not self._fix(item)]
         wanted = self._wanted_shapes([item.name for item in declared])
         for item in declared:
-            spec = _input_spec(item, wanted.get(item.name), self.examples)
+            spec = input_spec(item, wanted.get(item.name), self.examples)
             if spec.size > MAX_ELEMENTS:
                 raise FileFormatError(
                     f"the input {item.name!r} has the shape {brief(spec.shape)}, larger than any memory"
@@ -242,7 +247,7 @@ class _Importer:
         """Whether an input's value is given; it is a constant then."""
         if item.name not in self.fixed:
             return False
-        self._define(item.name, _known_input(item.name, item.type, self.fixed[item.name]))
+        self._define(item.name, known_input(item.name, item.type, self.fixed[item.name]))
         return True
 
     def _graph(self, opset: int, graph: onnx.GraphProto, inputs: Sequence[Any], where: str) -> list[Any]:
@@ -390,7 +395,7 @@ class _Importer:
 
     def _output(self, name: str, value: Any) -> Any:
         if isinstance(value, Group):
-            raise FileFormatError(f"the output {name!r} is {_of_group(value)}; expected a tensor")
+            raise FileFormatError(f"the output {name!r} is {of_group(value)}; expected a tensor")
         import onnx
 
         if is_open_array(value):
@@ -430,54 +435,6 @@ def _together(refused: Sequence[FileFormatError]) -> FileFormatError:
 
 def _lengths(shape: Sequence[int | None]) -> Lengths:
     return tuple(None if size is None else int(size) for size in shape)
-
-
-def _known_input(name: str, kind: onnx.TypeProto, value: Any) -> Any:
-    """The given value of an input: a list for a sequence, None for an optional value that is not there."""
-    import onnx
-
-    if kind.WhichOneof("value") == "optional_type":
-        return Group([], optional=True) if value is None else _known_input(name, kind.optional_type.elem_type, value)
-    if kind.WhichOneof("value") == "sequence_type":
-        if not isinstance(value, (list, tuple)):
-            raise OptionError(f"input_values: {name!r} is a sequence; expected a list, got a {type(value).__name__}")
-        return Group([_known_input(name, kind.sequence_type.elem_type, one) for one in value])
-    array = np.asarray(value)
-    spec = _input_spec(onnx.ValueInfoProto(name=name, type=kind), array.shape)
-    return array.astype(storage_of(spec.dtype))
-
-
-def _of_group(value: Group) -> str:
-    return "an optional value that is not there" if value.optional else "a sequence"
-
-
-def _input_spec(item: onnx.ValueInfoProto, wanted: Lengths | None, examples: Examples | None = None) -> TensorSpec:
-    kind = item.type.tensor_type
-    if item.type.WhichOneof("value") != "tensor_type":
-        raise FileFormatError(
-            f"the input {item.name!r} is a sequence or an optional value; give what it is with "
-            f"input_values={{{item.name!r}: ...}} (a list, or None), or export the model with tensors"
-        )
-    dtype = dtype_of(kind.elem_type)
-    if dtype is None:
-        name = data_type_name(kind.elem_type)
-        raise FileFormatError(f"the input {item.name!r} has the data type {name}, which is not supported; {DATA_TYPES}")
-    # some exporters write an open size as -1
-    stated = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value != -1 else None for dim in kind.shape.dim]
-    if wanted is not None:
-        fits = len(wanted) == len(stated) and all(
-            s is None or w in (None, s) for s, w in zip(stated, wanted, strict=True)
-        )
-        if not fits and kind.HasField("shape"):
-            text = ", ".join("any" if size is None else str(size) for size in stated)
-            raise ShapeError(f"input {item.name!r}: shape {wanted} does not fit the model's ({text})")
-        stated = [w if s is None else s for s, w in zip(stated, wanted, strict=True)] if fits else list(wanted)
-    if examples is not None and None in stated:
-        stated = examples.sizes(item, stated)
-    if (not kind.HasField("shape") and wanted is None) or any(size is None or size < 0 for size in stated):
-        text = ", ".join("?" if size is None else str(size) for size in stated)
-        raise OpenShapeError(item.name, text)
-    return TensorSpec(tuple(size for size in stated if size is not None), dtype)
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

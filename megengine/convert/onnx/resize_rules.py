@@ -1,67 +1,20 @@
 """Import rules of resizing: our op where it takes the same neighbours, else one product with a matrix for each axis."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
+from megengine.convert.onnx.open_resize import resized_at_run_time
+from megengine.convert.onnx.resizing import CUBIC, NEAREST, PLACES, Axis, cubic_far, cubic_near
 from megengine.convert.onnx.shape_rules import chosen
 from megengine.core.dtype import is_float, storage_of
-from megengine.core.sizes import at, closed, is_open, names_of, whole
+from megengine.core.sizes import is_open, names_of, whole
 from megengine.core.text import counted
 from megengine.ops.resize import taps
 
 MAX_WEIGHTS = 1 << 26  # of the matrix that resizes an axis
 MODES = ("nearest", "linear", "cubic")
-NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "round_prefer_floor": lambda place: np.ceil(place - 0.5),
-    "round_prefer_ceil": lambda place: np.floor(place + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """How an axis of length `old` becomes one of length `new`, and where in the old one it begins and ends."""
-
-    old: int
-    new: int
-    scale: float
-    begin: float = 0.0
-    end: float = 1.0
-
-    def at(self, sizes: Mapping[str, int]) -> "Axis":
-        """The axis without open sizes: at these sizes, or those of the example."""
-        lengths = self.old, self.new, self.scale
-        old, new, scale = at(lengths, sizes) if sizes else closed(lengths)
-        return replace(self, old=old, new=new, scale=float(scale))
-
-    @property
-    def exact(self) -> float:
-        """The new length before rounding."""
-        return self.scale * self.old
-
-
-def _align_corners(i: np.ndarray, a: Axis) -> np.ndarray:
-    return i * (a.old - 1) / (a.exact - 1) if a.new > 1 else i * 0.0
-
-
-def _crop(i: np.ndarray, a: Axis) -> np.ndarray:
-    step = (a.end - a.begin) * (a.old - 1)
-    return a.begin * (a.old - 1) + (i * step / (a.exact - 1) if a.new > 1 else i * 0.0 + step / 2)
-
-
-PLACES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {  # of each element in the old axis, as Resize defines it
-    "half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5,
-    "half_pixel_symmetric": lambda i, a: a.old / 2 * (1 - a.new / a.exact) + (i + 0.5) / a.scale - 0.5,
-    "pytorch_half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5 if a.new > 1 else i * 0.0 - 0.5,
-    "align_corners": _align_corners,
-    "asymmetric": lambda i, a: i / a.scale,
-    "tf_crop_and_resize": _crop,
-}
 
 
 @rule("Resize", "Upsample")
@@ -76,9 +29,8 @@ def resize(node: OnnxNode, x: Value) -> Value:
         raise node.fail(f"mode {mode!r}, coordinates {where!r} or rounding {rounding!r} is unknown; {expected}")
     axes = _axes(node, x.shape, where)
     if any(is_open((a.old, a.new)) for a in axes):
-        if (y := _at_every_size(node, x, axes, mode, where, rounding)) is not None:
-            return y
-        axes = [a.at({}) for a in axes]
+        y = _at_every_size(node, x, axes, mode, where, rounding)
+        return resized_at_run_time(node, x, axes, mode, where, rounding) if y is None else y
     places = [PLACES[where](np.arange(a.new, dtype=np.float64), a) for a in axes]
     if mode == "nearest":
         y = _nearest(node, x, axes, [NEAREST[rounding](p) for p in places])
@@ -141,6 +93,11 @@ def _axes(node: OnnxNode, shape: tuple[int, ...], where: str) -> list[Axis]:
         )
     factors = [value / shape[axis] if sizes else value for axis, value in zip(named, given, strict=True)]
     policy = node.attr("keep_aspect_ratio_policy", "stretch")
+    if sizes and policy != "stretch" and is_open(factors) and any(factor != factors[0] for factor in factors):
+        raise node.fail(
+            f"which axis decides the factor of keep_aspect_ratio_policy={policy!r} depends on open sizes; fix them "
+            "with input_shapes={...}, or export the model with scales"
+        )
     if sizes and policy != "stretch":
         factors = [(min if policy == "not_larger" else max)(factors)] * len(factors)
     crops = node.const(1, "region of interest") if where == "tf_crop_and_resize" else None
@@ -207,7 +164,7 @@ def _matrix(node: OnnxNode, mode: str, places: np.ndarray, axis: Axis) -> np.nda
     index = np.floor(places).astype(np.int64)[:, None] + np.arange(first, 2 - first)
     distance = np.abs(index - places[:, None]) * shrink
     weights = (
-        np.clip(1 - distance, 0, 1) if mode == "linear" else _cubic(distance, float(node.attr("cubic_coeff_a", -0.75)))
+        np.clip(1 - distance, 0, 1) if mode == "linear" else _cubic(distance, float(node.attr("cubic_coeff_a", CUBIC)))
     )
     if node.attr("exclude_outside", 0):
         weights = np.where((index >= 0) & (index < axis.old), weights, 0)
@@ -215,10 +172,7 @@ def _matrix(node: OnnxNode, mode: str, places: np.ndarray, axis: Axis) -> np.nda
 
 
 def _cubic(d: np.ndarray, a: float) -> np.ndarray:
-    """The weight of a neighbour at a distance (Keys 1981)."""
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+    return np.where(d <= 1, cubic_near(d, a), np.where(d < 2, cubic_far(d, a), 0))
 
 
 def _times(node: OnnxNode, x: Value, axis: int, matrix: np.ndarray) -> Value:

@@ -4,12 +4,16 @@ import math
 
 import numpy as np
 
+from megengine import functional as F
 from megengine.convert.onnx.context import MAX_AXES, OnnxNode, Value, rule, spec_of
 from megengine.convert.onnx.open_values import settled
 from megengine.core.dtype import is_float, storage_of
 from megengine.core.errors import brief
 from megengine.core.sizes import broadcast, is_open, largest, least, slice_bounds
 from megengine.core.text import counted
+from megengine.dispatch import apply
+from megengine.ops.common import counting, size_tensor
+from megengine.tensor import Tensor
 from megengine.traced_module.ir.node import TensorNode
 
 
@@ -197,12 +201,25 @@ def pad(node: OnnxNode, x: Value) -> Value:
         return _filled(node, x, tuple(widths), np.asarray(node.attr("value", 0.0), np.float32))
     if mode not in ("reflect", "edge", "wrap"):
         raise node.fail(f"mode {mode!r} is not supported; expected constant, reflect, edge or wrap")
-    if mode != "wrap" and (mode == "edge" or all(max(pair) < n for pair, n in zip(widths, x.shape, strict=True))):
+    near = mode == "edge" or all(is_open((*pair, n)) or max(pair) < n for pair, n in zip(widths, x.shape, strict=True))
+    if mode != "wrap" and near:
         return node.apply("pad", x, widths=tuple(widths), mode=mode, value=0.0)
     for axis, pair in enumerate(widths):  # further than the elements reach: places, again and again
-        if any(pair):
+        if is_open((*pair, x.shape[axis])) and pair != (0, 0):
+            x = node.composed(_turned, x, axis=axis, pair=pair, wrap=mode == "wrap")
+        elif any(pair):
             x = chosen(node, x, axis, np.pad(np.arange(x.shape[axis]), pair, mode=mode))
     return x
+
+
+def _turned(node: OnnxNode, x: Tensor, *, axis: int, pair: tuple[int, int], wrap: bool) -> Tensor:
+    """An axis of an open length wrapped or reflected at its ends, any number of times."""
+    length, (begin, end) = x.shape[axis], pair
+    places, last = counting(begin + length + end) - size_tensor(begin), size_tensor(length) - 1
+    around = last + 1 if wrap else F.maximum(2 * last, 1)
+    turned = apply("mod", places, around)
+    index = turned if wrap else F.minimum(turned, around - turned)
+    return apply("index", x, index, pattern=tuple("i" if a == axis else (None, None, None) for a in range(x.ndim)))
 
 
 def _filled(node: OnnxNode, x: Value, widths: tuple[tuple[int, int], ...], stated: np.ndarray) -> Value:
