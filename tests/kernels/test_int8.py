@@ -262,6 +262,9 @@ def test_table(level, kind, out):
     x = values(KINDS[kind], (2, 3, 40, 50), 5)
     dtypes = [KINDS[kind], table.dtype]
     check("qtable", [x, table], dtypes, {"dtype": KINDS[out]}, name="int8_table", constants=(1,))
+    for size in (1, 63, 64, 65, 95, 97):
+        few = values(KINDS[kind], (size,), size)
+        check("qtable", [few, table], dtypes, {"dtype": KINDS[out]}, name="int8_table", constants=(1,))
 
 
 @functools.cache
