@@ -165,7 +165,7 @@ def _pad_step(problem: Problem, strides: Strides) -> Any:
     value, storage = a.value, storage_of(x.dtype)
     if isinstance(x.dtype, QuantizedDType):
         d = x.dtype
-        value = float(np.clip(np.rint(value / d.scale) + d.zero_point, d.qmin, d.qmax))
+        value = d.integer_of(value)
     bits = np.array(value).astype(storage).view(f"u{storage.itemsize}")
     return _step(problem, moves, filled=1, value=int(bits))
 

@@ -73,6 +73,10 @@ class QuantizedDType:
         """How many numbers the storage can hold: entries of a table of a function."""
         return 256**self.itemsize
 
+    def integer_of(self, value: float) -> int:
+        """The integer that stands for a real value, or the nearest one that there is."""
+        return int(np.clip(np.rint(value / self.only_scale) + self.zero_point, self.qmin, self.qmax))
+
     @property
     def itemsize(self) -> int:
         """Bytes of one stored element."""

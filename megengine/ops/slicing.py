@@ -93,7 +93,7 @@ def _pad(x: np.ndarray, widths: tuple, mode: _Mode, value: float, in_specs: tupl
     if isinstance(dtype, QuantizedDType):
         if isinstance(dtype.scale, tuple):
             raise DTypeError(f"pad: got {dtype} with a scale per channel; expected one scale; dequantize it first")
-        value = float(np.clip(np.rint(value / dtype.scale) + dtype.zero_point, dtype.qmin, dtype.qmax))
+        value = dtype.integer_of(value)
     return np.pad(x, widths, constant_values=x.dtype.type(value))
 
 

@@ -242,13 +242,14 @@ def compare(graph: InternalGraph, run: str, batch: int, wanted: Values, got: Val
 
 
 def _difference(run: str, batch: int, node: Any, wanted: np.ndarray, got: np.ndarray) -> Difference:
-    if np.array_equal(wanted, got):
+    if np.array_equal(wanted, got, equal_nan=wanted.dtype.kind == "f"):
         return Difference(run)
     if wanted.shape != got.shape:
         steps, count = float("inf"), wanted.size
     else:
-        delta = np.abs(wanted.astype(np.float64) - got.astype(np.float64))
-        steps, count = float(np.nan_to_num(delta, nan=np.inf).max()), int(np.count_nonzero(wanted != got))
+        differ = (wanted != got) & ~((wanted != wanted) & (got != got))  # 0 / 0 is NaN in every run
+        delta = np.abs(wanted[differ].astype(np.float64) - got[differ].astype(np.float64))
+        steps, count = float(np.nan_to_num(delta, nan=np.inf).max(initial=0)), int(np.count_nonzero(differ))
     if not count:
         return Difference(run)
     expr = node.expr

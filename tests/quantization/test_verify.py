@@ -10,7 +10,7 @@ from megengine.dispatch import get_op, reference_runner
 from megengine.kernels.kernel import EagerKernel
 from megengine.kernels.registry import family
 from megengine.quantization import QuantConfig, quantize_model
-from megengine.quantization.checks.verify import specification, verify
+from megengine.quantization.checks.verify import compare, specification, verify
 
 
 def quantized(net, **settings):
@@ -109,3 +109,16 @@ def test_an_error_in_a_float_op_between_integers_is_named_there():
     with one_step_error("asinh", lambda p: True):
         result = verify(model, b.data(1, seed=5), threads=(1,))
     assert [(run.node, run.op) for run in result.runs] == [("middle", "asinh")] * 2
+
+
+def test_nan_equals_nan_and_no_number():
+    """0 / 0 where integers are 0 is NaN in every run."""
+    b = Builder()
+    x = b.op("asinh", b.relu(b.conv(b.x, 4, label="first"), label="act"), label="middle")
+    graph = quantize_model(b.done(b.conv(x, 4, label="last")), b.data()).integer_graph
+    values = specification(graph, b.data(1))
+    name = "middle"
+    broken = {**values, name: np.where(values[name] > 0, np.float32(np.nan), values[name])}
+    assert compare(graph, "plan", 0, broken, {k: v.copy() for k, v in broken.items()}).values == 0
+    found = compare(graph, "plan", 0, values, broken)
+    assert (found.node, found.steps, found.values) == (name, float("inf"), np.count_nonzero(values[name] > 0))

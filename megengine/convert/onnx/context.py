@@ -28,6 +28,7 @@ Value = np.ndarray | TensorNode
 Rule = Callable[..., Any]
 
 RULES: dict[str, Rule] = {}
+QUANTIZED: set[str] = set()  # operators whose rules take quantized tensors; the others get the integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,15 @@ class Group:
     optional: bool = False
 
 
-def rule(*op_types: str) -> Callable[[Rule], Rule]:
+def rule(*op_types: str, quantized: bool = False) -> Callable[[Rule], Rule]:
     """Declare how ONNX operators become ops of the graph: `function(node, *inputs)`, a parameter for each input.
 
     An input whose parameter has no default must be there; one that is left out is None. Inputs that a rule takes as
-    `*values` must be there where it takes no others, and may be left out behind others.
+    `*values` must be there where it takes no others, and may be left out behind others. To ONNX the result of
+    QuantizeLinear is integers like others; a rule that says `quantized`, since it moves or dequantizes them, gets a
+    tensor that knows its scale.
     """
+    QUANTIZED.update(op_types if quantized else ())
     return partial(_declare, op_types, tensors=False)
 
 
@@ -161,6 +165,14 @@ class OnnxNode:
         """A constant of stored integers that stand for real values."""
         stored = Tensor._wrap(np.asarray(value, order="C"), dtype)
         return self.graph.constant(stored, name=self._constant_name(value))
+
+    def stored(self, x: Any, dtype: Any = None) -> Any:
+        """The integers that a quantized tensor holds, as `dtype`, its storage by default; others as they are."""
+        if not isinstance(x, TensorNode) or not isinstance(own := x.dtype, QuantizedDType):
+            return x
+        steps = self.apply("round_even", self.apply("div", self.apply("dequantize", x), own.only_scale))
+        steps = self.apply("add", steps, float(own.zero_point)) if own.zero_point else steps
+        return self.cast(steps, own.storage if dtype is None else dtype)
 
     def _constant_name(self, value: np.ndarray) -> str:
         return self.names.get(id(value)) or f"{self.name}_constant"

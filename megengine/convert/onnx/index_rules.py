@@ -18,7 +18,7 @@ from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.node import TensorNode
 
 
-@rule("Gather")
+@rule("Gather", quantized=True)
 def gather(node: OnnxNode, x: Value, index: Value) -> Value:
     """Entries of an axis; places that are known are checked, and become slices where these are few."""
     shape = x.shape
@@ -40,7 +40,7 @@ def gather(node: OnnxNode, x: Value, index: Value) -> Value:
     return node.reshape(chosen(node, x, axis, places), (*shape[:axis], *index.shape, *shape[axis + 1 :]))
 
 
-@rule("GatherND")
+@rule("GatherND", quantized=True)
 def gather_nd(node: OnnxNode, x: Value, indices: Value) -> Value:
     """Elements or slices at places that the last axis of the indices names, behind `batch_dims` common axes."""
     shape, wide, batch = x.shape, indices.shape, int(node.attr("batch_dims", 0))
@@ -176,7 +176,7 @@ def numbers(node: OnnxNode, start: Tensor, limit: Tensor, delta: Tensor) -> Tens
     return counting(count).astype(start.dtype) * step + start
 
 
-@rule("Size")
+@rule("Size", quantized=True)
 def size(node: OnnxNode, x: Value) -> Value:
     """The number of elements: known while importing, up to open sizes."""
     return settled([math.prod(x.shape)], ())

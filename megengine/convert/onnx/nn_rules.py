@@ -183,7 +183,7 @@ def _pooled(node: OnnxNode, x: Value, window: Window, padding: Padding, *, large
     return _flat(node, node.apply("avg_pool2d", image, **options, **include), window.dims)
 
 
-@rule("MaxPool")
+@rule("MaxPool", quantized=True)
 def max_pool(node: OnnxNode, x: Value) -> tuple[Value, ...]:
     """Maxima and, where they are read, their places; `ceil_mode` becomes padding at the end."""
     window, padding, more = _pool_window(node, x)
@@ -329,13 +329,13 @@ def softmax(node: OnnxNode, x: Value) -> Value:
     return node.reshape(node.apply(op, flat, axis=axis), shape)
 
 
-@rule("Identity")
+@rule("Identity", quantized=True)
 def identity(node: OnnxNode, x: Value) -> Value:
     """The value itself."""
     return x
 
 
-@rule("Dropout")
+@rule("Dropout", quantized=True)
 def dropout(node: OnnxNode, x: Value) -> tuple[Value, ...]:
     """Nothing at evaluation, or where it drops nothing; the mask keeps all."""
     ratio, training = node.const(1, "ratio"), node.const(2, "training_mode")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.convert.onnx.bodies import FOLDED_ONLY, has_body
-from megengine.convert.onnx.context import RULES, OnnxNode, Value
+from megengine.convert.onnx.context import QUANTIZED, RULES, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL
 from megengine.convert.onnx.reading import operator_name
 from megengine.core.errors import FileFormatError, nearest
@@ -38,9 +38,12 @@ def is_computed(op_type: str) -> bool:
 
 def made_of(node: OnnxNode) -> Any:
     """The outputs of a node by the rule of its operator."""
-    if (rule := RULES.get(node.op_type)) is not None:
+    rule, op = RULES.get(node.op_type), record_of(node.op_type)
+    if not (op.moves if rule is None and op is not None else node.op_type in QUANTIZED):
+        node = replace(node, inputs=[node.stored(x) for x in node.inputs])
+    if rule is not None:
         return rule(node)
-    op = record_of(node.op_type)  # its rule takes the same inputs, renamed attributes and ONNX's defaults
+    # its rule takes the same inputs, renamed attributes and ONNX's defaults
     if op is None:  # it could not be computed while importing, and has no definition for these inputs
         raise node.fail(_reason(node.op_type))
     assert isinstance(op.onnx, OnnxRule)  # record_of

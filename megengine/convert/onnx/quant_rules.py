@@ -38,7 +38,7 @@ def quantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None = None) 
     return _quantize(node, x, scale, zero, dtype)
 
 
-@rule("DequantizeLinear", "com.microsoft::DequantizeLinear")
+@rule("DequantizeLinear", "com.microsoft::DequantizeLinear", quantized=True)
 def dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None = None) -> Value:
     """(x - zero point) * scale, per tensor, along an axis, or in blocks of one."""
     return _dequantize(node, x, scale, zero, node.attr("axis", 1))
@@ -75,16 +75,8 @@ def _dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, axis
     elif isinstance(own := x.dtype, QuantizedDType):
         if _constant_pair(node, scale, zero) == (own.scale, own.zero_point):
             return node.cast(node.apply("dequantize", x), storage_of(spec_of(scale).dtype))
-        x = _integers(node, x)
+        x = node.stored(x, FLOAT32)
     return node.composed(_real, x, scale, zero, axis=axis)
-
-
-def _integers(node: OnnxNode, x: Value) -> Value:
-    """The integers that a quantized tensor holds, as floats; any other tensor as it is."""
-    if not isinstance(own := x.dtype, QuantizedDType):
-        return x
-    steps = node.apply("round_even", node.apply("div", node.apply("dequantize", x), own.only_scale))
-    return node.apply("add", steps, float(own.zero_point))
 
 
 def _constant_pair(node: OnnxNode, scale: Value, zero: Value | None) -> tuple[float, int] | None:
@@ -144,7 +136,7 @@ def _result(node: OnnxNode, y: Value, place: int) -> Value:
     return _quantize(node, y, node.input(place), zero, dtype)
 
 
-@rule(*QLINEAR)
+@rule(*QLINEAR, quantized=True)
 def qlinear(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     """An operator of quantized tensors, by the one of floats."""
     if node.attr("channels_last", 0):
@@ -154,20 +146,20 @@ def qlinear(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     return _result(node, like(node, op_type, *operands), 3 * len(axes))
 
 
-@rule("com.microsoft::QLinearConcat")
+@rule("com.microsoft::QLinearConcat", quantized=True)
 def qlinear_concat(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     """Quantized tensors along one axis; scale and zero point of the result come first."""
     return _result(node, like(node, "Concat", *(_operand(node, k, None) for k in range(2, len(node.inputs), 3))), 0)
 
 
-@rule("QLinearConv")
+@rule("QLinearConv", quantized=True)
 def qlinear_conv(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     """A convolution of quantized tensors; the bias counts in units of both scales."""
     bias = _bias(node, 8)
     return _result(node, like(node, "Conv", _operand(node, 0, None), _operand(node, 3, 0), bias), 6)
 
 
-@rule("com.microsoft::QGemm")
+@rule("com.microsoft::QGemm", quantized=True)
 def qgemm(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     """A product of quantized matrices and a bias; a float one where no scale of the result is given."""
     columns = 0 if node.attr("transB", 0) else 1
@@ -184,14 +176,14 @@ def _bias(node: OnnxNode, place: int) -> Value | None:
     return (stored.astype(np.float64) * scale * float(node.attr("alpha", 1.0))).astype(np.float32)
 
 
-@rule("MatMulInteger", "ConvInteger")
+@rule("MatMulInteger", "ConvInteger", quantized=True)
 def integer_product(
     node: OnnxNode, a: Value, b: Value, zero_a: Value | None = None, zero_b: Value | None = None
 ) -> Value:
     """Sums of products of integers, exact in 64-bit floats; several zero points belong to rows, columns or filters."""
     filters = node.op_type == "ConvInteger"
     pairs = ((a, zero_a, None if filters else -2), (b, zero_b, 0 if filters else -1))
-    wide = [node.composed(_centred, _integers(node, x), zero, axis=axis) for x, zero, axis in pairs]
+    wide = [node.composed(_centred, node.stored(x, FLOAT32), zero, axis=axis) for x, zero, axis in pairs]
     return node.cast(like(node, node.op_type.removesuffix("Integer"), *wide), np.int32)
 
 

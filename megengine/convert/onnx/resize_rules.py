@@ -17,7 +17,7 @@ MAX_WEIGHTS = 1 << 26  # of the matrix that resizes an axis
 MODES = ("nearest", "linear", "cubic")
 
 
-@rule("Resize", "Upsample")
+@rule("Resize", "Upsample", quantized=True)
 def resize(node: OnnxNode, x: Value) -> Value:
     """Nearest, linear and cubic resizing of any axes, with every way of placing the elements."""
     old_form = node.op_type == "Upsample" or node.opset < 11

@@ -7,7 +7,7 @@ import numpy as np
 from megengine import functional as F
 from megengine.convert.onnx.context import MAX_AXES, OnnxNode, Value, rule, spec_of
 from megengine.convert.onnx.open_values import settled
-from megengine.core.dtype import is_float, storage_of
+from megengine.core.dtype import QuantizedDType, is_float, storage_of
 from megengine.core.errors import brief
 from megengine.core.sizes import broadcast, is_open, largest, least, slice_bounds
 from megengine.core.text import counted
@@ -17,14 +17,14 @@ from megengine.tensor import Tensor
 from megengine.traced_module.ir.node import TensorNode
 
 
-@rule("Shape")
+@rule("Shape", quantized=True)
 def shape(node: OnnxNode, x: Value) -> Value:
     """The lengths of all axes, or of those from `start` to `end`: known while importing, up to open sizes."""
     sizes = x.shape[node.attr("start", 0) : node.attr("end", len(x.shape))]
     return settled(sizes, (len(sizes),))
 
 
-@rule("Reshape")
+@rule("Reshape", quantized=True)
 def reshape(node: OnnxNode, x: Value) -> Value:
     """A shape with 0 (same size as before) and -1 (the rest)."""
     wanted = node.ints("shape") if node.opset < 5 else node.const_ints(1, "shape")
@@ -46,7 +46,7 @@ def reshape(node: OnnxNode, x: Value) -> Value:
     return node.reshape(x, wanted)
 
 
-@rule("Flatten")
+@rule("Flatten", quantized=True)
 def flatten(node: OnnxNode, x: Value) -> Value:
     """To a matrix: axes before `axis`, and the others."""
     shape = x.shape
@@ -57,7 +57,7 @@ def flatten(node: OnnxNode, x: Value) -> Value:
     return node.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
-@rule("Transpose")
+@rule("Transpose", quantized=True)
 def transpose(node: OnnxNode, x: Value) -> Value:
     """Without `perm` the axes are reversed."""
     rank = len(x.shape)
@@ -67,7 +67,7 @@ def transpose(node: OnnxNode, x: Value) -> Value:
     return x if perm == tuple(range(rank)) else node.apply("transpose", x, perm=perm)
 
 
-@rule("Squeeze")
+@rule("Squeeze", quantized=True)
 def squeeze(node: OnnxNode, x: Value) -> Value:
     """Without axes every axis of size 1 goes."""
     shape = x.shape
@@ -78,7 +78,7 @@ def squeeze(node: OnnxNode, x: Value) -> Value:
     return node.reshape(x, [size for i, size in enumerate(shape) if i not in gone])
 
 
-@rule("Unsqueeze")
+@rule("Unsqueeze", quantized=True)
 def unsqueeze(node: OnnxNode, x: Value) -> Value:
     """New axes of size 1, counted in the result."""
     axes = node.ints("axes") if node.opset < 13 else node.const_ints(1, "axes")
@@ -91,7 +91,7 @@ def unsqueeze(node: OnnxNode, x: Value) -> Value:
     return node.reshape(x, shape)
 
 
-@rule("Concat")
+@rule("Concat", quantized=True)
 def concat(node: OnnxNode, *values: Value) -> Value:
     """Along one axis."""
     if "axis" not in node.attrs:
@@ -100,7 +100,7 @@ def concat(node: OnnxNode, *values: Value) -> Value:
     return values[0] if len(values) == 1 else node.apply("concat", *values, axis=axis)
 
 
-@rule("Split")
+@rule("Split", quantized=True)
 def split(node: OnnxNode, x: Value) -> tuple[Value, ...]:
     """Equal parts, or parts of given sizes; each part is a slice, so an unused one costs nothing."""
     shape = x.shape
@@ -130,7 +130,7 @@ def cut(node: OnnxNode, x: Value, ranges: dict[int, tuple[int, int | None, int]]
     return node.apply("slice", x, starts=starts, stops=stops, steps=steps)
 
 
-@rule("Slice")
+@rule("Slice", quantized=True)
 def slice_(node: OnnxNode, x: Value) -> Value:
     """Bounds count from the end when negative and are cut to the axis."""
     shape = x.shape
@@ -179,7 +179,7 @@ def chosen(node: OnnxNode, x: Value, axis: int, places: np.ndarray) -> Value:
     return parts[0] if len(parts) == 1 else node.apply("concat", *parts, axis=axis)
 
 
-@rule("Pad")
+@rule("Pad", quantized=True)
 def pad(node: OnnxNode, x: Value) -> Value:
     """Constant, reflect, edge and wrap padding; negative widths cut."""
     rank = len(x.shape)
@@ -227,6 +227,8 @@ def _filled(node: OnnxNode, x: Value, widths: tuple[tuple[int, int], ...], state
     fill = stated if node.opset < 11 else node.optional(2)
     fill = np.zeros((), storage_of(spec_of(x).dtype)) if fill is None else fill
     number = 0.0 if isinstance(fill, TensorNode) else float(fill.reshape(-1)[0])
+    if isinstance(own := spec_of(x).dtype, QuantizedDType):
+        return node.apply("pad", x, widths=widths, mode="constant", value=(number - own.zero_point) * own.only_scale)
     made = node.apply("pad", x, widths=widths, mode="constant", value=number)
     if isinstance(fill, np.ndarray) and (is_float(fill.dtype) or number == fill.reshape(-1)[0]):
         return made
@@ -235,7 +237,7 @@ def _filled(node: OnnxNode, x: Value, widths: tuple[tuple[int, int], ...], state
     return node.apply("where", inside, made, node.reshape(fill, ()))
 
 
-@rule("Expand")
+@rule("Expand", quantized=True)
 def expand(node: OnnxNode, x: Value) -> Value:
     """Broadcasts to a shape, both ways as NumPy."""
     wanted = node.const_ints(1, "shape")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from megengine.convert.onnx.writing import Writer, attribute, older_writer, quantized, storage, storage_in_onnx, writer
-from megengine.core.dtype import storage_of
+from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.sizes import is_open
 from megengine.ops.pool_nd import pool_counts
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -261,7 +261,9 @@ def pad(w: Writer, expr: Apply) -> None:
     pads = w.constant(attribute(a["widths"]), f"{name}_pads", np.int64)
     inputs = [w.value(expr.inputs[0]), pads]
     if a["mode"] == "constant":
-        inputs.append(w.constant(a["value"], f"{name}_value", storage_of(expr.inputs[0].dtype)))
+        dtype, value = expr.inputs[0].dtype, a["value"]
+        stored = dtype.integer_of(value) if isinstance(dtype, QuantizedDType) else value
+        inputs.append(w.constant(stored, f"{name}_value", storage_of(dtype)))
     w.emit("Pad", expr, inputs, mode=a["mode"])
 
 
