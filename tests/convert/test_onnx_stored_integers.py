@@ -50,10 +50,15 @@ READERS = {
     "pad and back": [(("Pad", ["q", "narrow", "z"], ["p"]), {}), BACK],
     "pad with 7 and back": [(("Pad", ["q", "narrow", "low"], ["p"]), {}), BACK],
     "pad without a value and back": [(("Pad", ["q", "narrow"], ["p"]), {}), BACK],
+    "join with others": [(("Clip", ["q", "low", "high"], ["p"]), {}), (("Concat", ["q", "p"], ["y"]), {"axis": 1})],
+    "join of two scales": [
+        (("QuantizeLinear", ["x", "s2", "z"], ["p"]), {}),
+        (("Concat", ["q", "p"], ["y"]), {"axis": 1}),
+    ],
     "transpose and back": [(("Transpose", ["q"], ["p"]), {"perm": [2, 0, 1]}), BACK],
     "pad, and read": [(("Pad", ["q", "narrow", "z"], ["p"]), {}), (("Cast", ["p"], ["y"]), {"to": TensorProto.INT32})],
 }
-STORED = {"low": np.uint8(7), "high": np.uint8(130), "table": TABLE, "narrow": NARROW}
+STORED = {"low": np.uint8(7), "high": np.uint8(130), "s2": np.float32(0.05), "table": TABLE, "narrow": NARROW}
 
 
 @pytest.mark.parametrize("reader", READERS)

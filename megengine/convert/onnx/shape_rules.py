@@ -96,6 +96,8 @@ def concat(node: OnnxNode, *values: Value) -> Value:
     """Along one axis."""
     if "axis" not in node.attrs:
         raise node.fail("its axis is missing")
+    if len({spec_of(value).dtype for value in values}) > 1:  # several scales: only the integers are alike
+        values = tuple(node.stored(value) for value in values)
     axis = node.axis(int(node.attr("axis")), len(values[0].shape))
     return values[0] if len(values) == 1 else node.apply("concat", *values, axis=axis)
 
