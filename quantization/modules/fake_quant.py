@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine import functional as F
 from megengine.core.errors import OptionError
 from megengine.core.tensor.dtype import QuantDtypeMeta, meta_of
 from megengine.module import Module
@@ -90,7 +91,10 @@ class TQT(_FakeQuantize, QParamsModuleMixin):
 
 @at(_HOME)
 class LSQ(_FakeQuantize, QParamsModuleMixin):
-    """Learned step size quantization (Esser et al. 2020): the scale `step_size` is learnt, and is at least eps."""
+    """Learned step size quantization (Esser et al. 2020): the scale is |step_size| + eps, and `step_size` is learnt.
+
+    Its state has the shapes and values of MegEngine's, which checkpoints hold.
+    """
 
     def __init__(self, dtype: str | QuantDtypeMeta, enable: bool = True, eps: float = 1e-5, **kwargs: Any) -> None:
         super().__init__(dtype, enable, **kwargs)
@@ -104,25 +108,31 @@ class LSQ(_FakeQuantize, QParamsModuleMixin):
         _check_start("LSQ", qparams, self.dtype, symmetric=False)
         assert qparams.scale is not None
         self.mode = qparams.mode
-        self.step_size._reset(Tensor(np.maximum(qparams.scale.numpy(), self.eps.numpy())))
+        self.step_size._reset(Tensor(np.maximum(_number(qparams.scale) - self.eps.numpy(), np.float32(0))))
         if qparams.zero_point is not None:
-            self.zero_point._reset(Tensor(qparams.zero_point.numpy()))
+            self.zero_point._reset(Tensor(_number(qparams.zero_point)))
         grad_scale = getattr(qparams, "grad_scale", None)
         if grad_scale is not None:
             self.grad_scale._reset(Tensor(grad_scale.numpy()))
 
     def fake_quant_forward(self, inp: Tensor, qparams: LSQParams | None = None) -> Tensor:
         """Inp rounded with the learnt step."""
-        out = lsq_forward(self.qmin, self.qmax, inp, self.step_size, self.zero_point, self.grad_scale)
+        out = lsq_forward(self.qmin, self.qmax, inp, self._step(), self.zero_point, self.grad_scale)
         out.qparams = self.get_qparams()
         return out
 
     def get_qparams(self) -> LSQParams:
-        """The learnt step, never below eps."""
+        """The learnt step."""
         mode = QuantMode.ASYMMERTIC if self.dtype.zero_points else QuantMode.SYMMERTIC
-        scale = Tensor(np.maximum(np.abs(self.step_size.numpy()), self.eps.numpy()))
         zero_point = self.zero_point if self.dtype.zero_points else None
-        return LSQParams(self.mode or mode, self.dtype, scale, zero_point, self.grad_scale)
+        return LSQParams(self.mode or mode, self.dtype, self._step().detach(), zero_point, self.grad_scale)
+
+    def _step(self) -> Tensor:
+        return F.abs(self.step_size) + self.eps
+
+
+def _number(value: Tensor) -> np.ndarray:
+    return value.numpy().reshape(())
 
 
 def _check_start(name: str, qparams: QParams, dtype: QuantDtypeMeta, *, symmetric: bool) -> None:

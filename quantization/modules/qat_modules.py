@@ -332,7 +332,7 @@ class BnQAT(WeightedQAT):
 
     @property
     def _uses_batch(self) -> bool:
-        return self.training and not self.bn.freeze
+        return self.training and self.bn.training and not self.bn.freeze
 
     def before_activation(self, inp: Tensor, *, approx: bool = True) -> Tensor:
         """The result before ReLU and rounding; `approx=False` convolves twice and folds the batch's own statistics."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from qat_layers import CONFIGS, Turned, Wrapped, check_simulation, random, trained_steps
 
 import megengine.functional as F
 import megengine.module as M
@@ -24,35 +25,6 @@ DATA = Path(__file__).parents[1] / "data" / "megengine"
 RECORDED = np.load(DATA / "quantization.npz")
 sys.path.insert(0, str(DATA / "graphs"))
 import nets  # noqa: E402
-
-
-def random(*shape, seed=0):
-    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
-
-
-class Turned(M.Module):
-    """Ops that only move values."""
-
-    def forward(self, x):
-        x = F.pad(x, ((0, 0), (0, 0), (1, 0), (0, 0)))
-        x = F.transpose(F.split(x, 2, axis=1)[0], (0, 2, 3, 1))[:, :, 1:]
-        return x.reshape(x.shape[0], 5, 3, -1)
-
-
-class Wrapped(M.Module):
-    """QuantStub, some layers, DequantStub."""
-
-    def __init__(self, *layers):
-        super().__init__()
-        self.quant, self.layers, self.dequant = M.QuantStub(), list(layers), M.DequantStub()
-
-    def forward(self, *inputs):
-        x = [self.quant(t) for t in inputs]
-        x = self.layers[0](x) if type(self.layers[0]).__name__ == "Concat" else self.layers[0](*x)
-        for layer in self.layers[1:]:
-            x = layer(x)
-        return self.dequant(x)
-
 
 # ---------------------------------------------------------------- files of MegEngine
 
@@ -98,51 +70,6 @@ def test_network_quantized_by_megengine():
     np.testing.assert_allclose(y, recorded["out"], rtol=1e-5, atol=1e-5 * np.abs(recorded["out"]).max())
 
 
-# ---------------------------------------------------------------- batch norm
-
-
-def bn_net(kind):
-    layer = M.ConvBnRelu2d(3, 4, 3, padding=1) if kind == "ConvBnRelu2d" else M.LinearBn1d(6, 4)
-    net = M.Module()
-    net = Wrapped(layer)
-    state = {}
-    for key in RECORDED.files:
-        prefix = f"bn.{kind}.state."
-        if key.startswith(prefix):
-            state[key.removeprefix(prefix).replace("layer.", "layers.0.")] = RECORDED[key]
-    net.load_state_dict(state)
-    return Q.quantize_qat(net)
-
-
-@pytest.mark.parametrize("kind", ["ConvBnRelu2d", "LinearBn1d"])
-def test_batch_norm_trains_as_in_megengine(kind):
-    net = bn_net(kind).train()
-    xs, cts = RECORDED[f"bn.{kind}.x"], RECORDED[f"bn.{kind}.ct"]
-    for step in range(3):
-        parameters = dict(net.named_parameters())
-        with GradManager().attach(list(parameters.values())) as manager:
-            y = net(Tensor(xs[step]))
-            manager.backward((y * Tensor(cts[step])).sum())
-        np.testing.assert_allclose(y.numpy(), RECORDED[f"bn.{kind}.y{step}"], atol=2e-6)
-        for name, p in parameters.items():
-            key = f"bn.{kind}.grad{step}." + name.replace("layers.0.", "layer.")
-            if key in RECORDED.files:
-                recorded = RECORDED[key].reshape(p.shape)
-                np.testing.assert_allclose(p.grad.numpy(), recorded, rtol=1e-4, atol=2e-4, err_msg=key)
-            p.grad = None
-    for name, value in net.state_dict().items():
-        if name == "layers.0.bias":
-            continue  # LinearBn1d's, which nothing reads
-        key = f"bn.{kind}.after." + name.replace("layers.0.", "layer.")
-        np.testing.assert_allclose(value, RECORDED[key], rtol=1e-5, atol=1e-6, err_msg=key)
-    net.eval()
-    y = net(Tensor(xs[0])).numpy()
-    np.testing.assert_allclose(y, RECORDED[f"bn.{kind}.eval"], atol=2e-6)
-    quantized = Q.quantize(net).eval()(Tensor(xs[0])).numpy()
-    np.testing.assert_array_equal(quantized, y)
-    np.testing.assert_allclose(quantized, RECORDED[f"bn.{kind}.quantized"], atol=2e-6)
-
-
 # ---------------------------------------------------------------- simulation is execution
 
 LAYERS = {
@@ -160,28 +87,6 @@ LAYERS = {
     "elemwise": lambda: [M.Elemwise("ADD"), M.Elemwise("SIGMOID"), M.Elemwise("H_SWISH")],
     "concat": lambda: [M.Concat(), M.Conv2d(4, 3, 1)],
 }
-CONFIGS = {
-    "ema": Q.ema_fakequant_qconfig,
-    "minmax": Q.min_max_fakequant_qconfig,
-    "lowbit": Q.ema_lowbit_fakequant_qconfig,
-    "sync": Q.sync_ema_fakequant_qconfig,
-}
-
-
-def trained_steps(net, inputs):
-    """A few steps in training mode, so that scales and statistics are those of real use."""
-    net.train()
-    for _ in range(3):
-        net(*inputs)
-    return net.eval()
-
-
-def check_simulation(net, inputs, qconfig):
-    net = trained_steps(Q.quantize_qat(net, qconfig=qconfig), inputs)
-    simulated = net(*inputs).numpy()
-    assert len(np.unique(simulated)) > 2
-    executed = Q.quantize(net).eval()(*inputs).numpy()
-    np.testing.assert_array_equal(executed, simulated)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -195,10 +100,6 @@ def test_what_is_simulated_is_executed(kind, config):
 @pytest.mark.parametrize("kind", ["conv", "grouped", "depthwise", "conv bn", "linear"])
 def test_scales_per_channel(kind):
     check_simulation(Wrapped(*LAYERS[kind]()), [random(2, 4, 9, 9)], Q.per_channel_fakequant_qconfig)
-
-
-def test_batch_norm_of_vectors():
-    check_simulation(Wrapped(M.LinearBn1d(9, 7), M.LinearBnRelu1d(7, 5)), [random(20, 9)], CONFIGS["ema"])
 
 
 def test_learnt_scales():
@@ -228,13 +129,6 @@ def test_gradient_is_that_of_the_float_layer_on_rounded_values():
         manager.backward((plain(rounded) * ct).sum())
     np.testing.assert_allclose(layer.weight.grad.numpy(), plain.weight.grad.numpy(), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(layer.bias.grad.numpy(), plain.bias.grad.numpy(), rtol=1e-4, atol=1e-4)
-
-
-def test_a_batch_norm_with_factor_zero_trains():
-    layer = M.ConvBn2d(4, 6, 3)
-    layer.bn.weight._reset(Tensor(np.zeros((1, 6, 1, 1), np.float32)))
-    net = trained_steps(Q.quantize_qat(Wrapped(layer)), [random(2, 4, 9, 9)])
-    assert np.isfinite(net.layers[0].bn.running_var.numpy()).all()
 
 
 # ---------------------------------------------------------------- conversion of networks
@@ -594,51 +488,6 @@ BETWEEN = {
 @pytest.mark.parametrize("kind", BETWEEN)
 def test_what_stands_between_layers_is_simulated(kind, config):
     check_simulation(Wrapped(*BETWEEN[kind]()), [random(3, 4, 8, 8)], CONFIGS[config])
-
-
-class Head(M.Module):
-    """Real layers behind the quantized ones."""
-
-    def __init__(self):
-        super().__init__()
-        self.body, self.norm = Wrapped(conv()), M.BatchNorm2d(4)
-
-    def forward(self, x):
-        return self.norm(self.body(x))
-
-
-def test_a_batch_norm_of_real_numbers_stays_as_it_is():
-    net, x = Head(), random(3, 4, 8, 8)
-    trained_steps(net, [x])
-    state = net.norm.state_dict()
-    net = trained_steps(Q.quantize_qat(net), [x])
-    body, norm = net.body(x).numpy(), M.BatchNorm2d(4)
-    norm.load_state_dict({k: v for k, v in net.norm.state_dict().items() if k in state})
-    np.testing.assert_array_equal(net(x).numpy(), norm.eval()(Tensor(body)).numpy())
-    simulated = net(x).numpy()
-    np.testing.assert_array_equal(Q.quantize(net).eval()(x).numpy(), simulated)
-
-
-def test_a_calibrated_batch_norm_has_a_range():
-    net, x = Q.quantize_qat(Wrapped(M.BatchNorm2d(4), conv()), qconfig=Q.calibration_qconfig).eval(), random(3, 4, 8, 8)
-    exact = net(x).numpy()
-    Q.enable_observer(net)
-    net(x)
-    y = Q.quantize(net).eval()(x).numpy()
-    assert np.abs(y - exact).max() < 0.05 * np.abs(exact).max()
-
-
-def test_a_batch_norm_without_a_scale_is_named():
-    net = Wrapped(M.BatchNorm2d(4))
-    Q.quantize_qat(net, qconfig=Q.passive_qconfig)
-    params = Q.create_qparams(dtype_meta="qint8", scale=Tensor(0.1))
-    net.quant.act_observer.set_qparams(params)
-    net = Q.quantize(net).eval()
-    with pytest.raises(OptionError, match=r"BatchNorm2d: it has no dtype of its result"):
-        net(random(3, 4, 8, 8))
-    made = QM.BatchNorm2d(4, dtype=params.dtype).eval()
-    x = Tensor(np.arange(16, dtype=np.float32).reshape(1, 4, 2, 2) / 10).astype(params.dtype)
-    np.testing.assert_array_equal(made(x).numpy(), x.numpy())
 
 
 def test_gradients_pass_means_on_a_grid():

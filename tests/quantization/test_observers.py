@@ -156,6 +156,25 @@ def test_learnt_scales_as_megengine(name):
     np.testing.assert_allclose(p.grad.numpy(), RECORDED[name + ".dp"], rtol=1e-4)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_state_and_gradient_of_lsq_are_those_of_megengine(sign):
+    """Checkpoints go both ways: numbers without axes, and a step that is eps below the scale (seen in 1.13)."""
+    fake_quant, scale = Q.LSQ("qint8"), Tensor([0.11])
+    params = {"zero_point": Tensor([0.0]), "grad_scale": Tensor([0.25])}
+    fake_quant.set_qparams(U.LSQParams(Q.QuantMode.SYMMERTIC, D.meta_of("qint8"), scale, **params))
+    state = fake_quant.state_dict()
+    assert {k: v.shape for k, v in state.items()} == {"eps": (), "step_size": (), "zero_point": (), "grad_scale": (1,)}
+    np.testing.assert_allclose(state["step_size"] + state["eps"], 0.11, rtol=1e-6)
+    fake_quant.step_size._reset(fake_quant.step_size * sign)
+    x, step = Tensor(RECORDED["learnt.x"]), fake_quant.get_qparams().scale
+    np.testing.assert_allclose(step.numpy(), 0.11, rtol=1e-6)
+    with GradManager().attach([fake_quant.step_size, step]) as manager:
+        y, plain = fake_quant(x, None), U.lsq_forward(-128, 127, x, step, None, Tensor(0.25))
+        manager.backward(((y + plain) * Tensor(RECORDED["learnt.ct"])).sum())
+    np.testing.assert_array_equal(y.numpy(), plain.numpy())
+    np.testing.assert_allclose(fake_quant.step_size.grad.numpy(), sign * step.grad.numpy(), rtol=1e-6)
+
+
 def qparams(scale=0.5, dtype="qint8", zero=None):
     mode = Q.QuantMode.SYMMERTIC if zero is None else Q.QuantMode.ASYMMERTIC
     return U.create_qparams(mode, dtype, Tensor(scale), None if zero is None else Tensor(zero))
