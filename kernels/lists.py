@@ -14,6 +14,7 @@ from megengine.kernels import (
     int8_rows,
     large,
     onednn,
+    ordered,
     recurrent,
     small,
     strided,
@@ -80,6 +81,13 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "recurrent": (recurrent.own_recurrent, recurrent.own_recurrent_rows),
     "batch_norm_training": (training.own_batch_norm_training,),
     "batch_norm_training_backward": (training.own_batch_norm_training_backward,),
+    # ---------------------------------------------------------------- sums of one order
+    **dict.fromkeys(ordered.WINDOWS, (ordered.own_ordered_windows,)),
+    "ordered_matmul": (
+        ordered.own_ordered_product,
+        ordered.own_ordered_product_packed,
+        ordered.own_ordered_product_rows,
+    ),
     # ---------------------------------------------------------------- moves
     "index": (along.own_take,),
     "one_hot": (along.own_one_hot,),

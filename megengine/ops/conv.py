@@ -15,6 +15,7 @@ from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import FLOAT_ONLY, ErrorSample, OnnxRule, QuantRule, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference import conv as reference
+from megengine.kernels.reference import ordered
 from megengine.ops.common import (
     Integers,
     as_tensor,
@@ -26,6 +27,7 @@ from megengine.ops.common import (
     refuse_quantized,
     tuple_of,
 )
+from megengine.ops.ordered import define_ordered
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.nn"
@@ -192,7 +194,7 @@ class _Convolutions:
     def define(self, *, quantized: bool) -> None:
         weighted = QuantRule("weighted", "qconv2d", weight_axis=lambda attrs: 0)
         adjoint = QuantRule("weighted", weight_axis=_transposed_axis, transposed=True)
-        define(
+        convolution = define(
             self.op,
             functools.partial(infer_conv, axes=self.axes),
             reference.convolution,
@@ -208,7 +210,7 @@ class _Convolutions:
         weight = functools.partial(self.gradient_samples, weight=True)
         define(self.of_data, self.infer_data, reference.backward_data, self.data_vjp, gradient, data)
         define(self.of_weight, self.infer_weight, reference.backward_weight, self.weight_vjp, gradient, weight)
-        define(
+        transposed = define(
             self.adjoint,
             self.infer_adjoint,
             _transpose_reference,
@@ -218,6 +220,8 @@ class _Convolutions:
             quant=adjoint if quantized else FLOAT_ONLY,
             macs=lambda inputs, result, attrs: window_macs(inputs, inputs[0], attrs),
         )
+        define_ordered(convolution, ordered.convolution)
+        define_ordered(transposed, ordered.transposed)
 
     def gradients(self, ctx: Any, x: Tensor, ct: Tensor, w: Tensor) -> tuple[Any, Any]:
         """Gradients of (w * x) . ct with respect to x and w; None for one that is not needed."""

@@ -12,6 +12,7 @@ from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, ErrorSample, QuantRule, Sample, apply, define, public
+from megengine.kernels.reference import ordered
 from megengine.kernels.reference.order import in_order, in_turn, too_much
 from megengine.ops import quantized_calls
 from megengine.ops.common import (
@@ -27,6 +28,7 @@ from megengine.ops.common import (
     refuse_quantized,
     unbroadcast,
 )
+from megengine.ops.ordered import define_ordered
 from megengine.tensor import Tensor
 
 
@@ -100,7 +102,7 @@ def product_macs(inputs: Sequence[TensorSpec], result: TensorSpec, attrs: Mappin
     return math.prod(result.shape) * inputs[0].shape[-2 if attrs.get("transpose_a") else -1]
 
 
-define(
+_MATMUL = define(
     "matmul",
     _infer,
     _reference,
@@ -125,6 +127,7 @@ define(
     macs=product_macs,
     lift=lift_plain,
 )
+define_ordered(_MATMUL, ordered.product)
 
 
 def _factors(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:

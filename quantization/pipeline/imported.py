@@ -4,6 +4,7 @@ from megengine.core.errors import QuantizationError
 from megengine.quantization.checks import integer_form
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.integerize import integerize
+from megengine.quantization.pipeline.order import in_one_order
 from megengine.traced_module import InternalGraph, TracedModule, lower
 
 
@@ -30,4 +31,4 @@ def integer_network(model: TracedModule | InternalGraph) -> TracedModule:
             f"integer_network: network {graph.name!r} has no quantize / dequantize pairs around its layers; "
             "quantize it with quantize_model"
         )
-    return TracedModule.from_graph(integerize(fold(graph)))
+    return TracedModule.from_graph(in_one_order(integerize(fold(graph))))

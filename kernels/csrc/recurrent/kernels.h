@@ -37,8 +37,6 @@ struct RecurrentShape {
     std::int64_t gates() const { return (cell == Cell::kRnn ? 1 : cell == Cell::kGru ? 3 : 4) * hidden; }
 };
 
-inline constexpr std::int64_t kPanel = 16;  // columns of packed weights that lie together
-
 // The state as the recurrent products take it: integers, u8 whatever the type in which they are stored.
 class State {
   public:

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/step_capsule.h"
+#include "ordered/panels.h"
 #include "recurrent/kernels.h"
 #include "recurrent/state.h"
 #include "runtime/bind.h"
@@ -26,7 +27,6 @@ namespace {
 
 using F32 = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using I8 = nb::ndarray<const std::int8_t, nb::c_contig, nb::device::cpu>;
-using Numbers = std::vector<float>;
 
 constexpr std::array kCells{"rnn", "gru", "lstm"};
 constexpr std::array kActivations{
@@ -39,17 +39,6 @@ auto number_of(const Names& names, const std::string& name) {
     const auto* const found = std::find(names.begin(), names.end(), name);
     if (found == names.end()) throw nb::value_error(("recurrent_step: no " + name).c_str());
     return found - names.begin();
-}
-
-// Rows of a matrix [rows, depth] as columns of panels: [rows / kPanel][depth][kPanel], zeros in the last.
-Numbers packed(const float* rows, std::int64_t count, std::int64_t depth) {
-    const std::int64_t panels = (count + kPanel - 1) / kPanel;
-    Numbers out(static_cast<std::size_t>(panels * depth * kPanel));
-    for (std::int64_t r = 0; r < count; ++r)
-        for (std::int64_t k = 0; k < depth; ++k)
-            out[static_cast<std::size_t>((r / kPanel * depth + k) * kPanel + r % kPanel)] =
-                rows[r * depth + k];
-    return out;
 }
 
 struct Direction {
@@ -207,9 +196,9 @@ nb::object recurrent_step(const Layer& layer, const std::vector<std::int64_t>& l
     const std::int64_t together = rows_together(layer.cell, gates, n);
     for (std::int64_t d = 0; d < directions; ++d) {
         const float* rows = r.data() + d * gates * n;
-        Direction one{packed(w.data() + d * gates * input, gates, input),
-                      packed(rows, together, n),
-                      packed(rows + together * n, gates - together, n),
+        Direction one{columns_packed(w.data() + d * gates * input, gates, input),
+                      columns_packed(rows, together, n),
+                      columns_packed(rows + together * n, gates - together, n),
                       {}};
         for (int i = 0; state && i < 2; ++i) one.states.push_back(make_rounding(type_of(*state)));
         step->directions.push_back(std::move(one));

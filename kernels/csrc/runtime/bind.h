@@ -14,6 +14,8 @@ void bind_fork_gate(nanobind::module_& m);
 void bind_int8(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
+void bind_ordered_products(nanobind::module_& m);
+void bind_ordered_windows(nanobind::module_& m);
 void bind_random(nanobind::module_& m);
 void bind_recurrent(nanobind::module_& m);
 void bind_resize(nanobind::module_& m);
@@ -32,6 +34,8 @@ inline void bind_all(nanobind::module_& m) {
     bind_int8(m);
     bind_layout(m);
     bind_memory(m);
+    bind_ordered_products(m);
+    bind_ordered_windows(m);
     bind_random(m);
     bind_recurrent(m);
     bind_resize(m);

@@ -15,7 +15,7 @@ from megengine.traced_module.ir.node import TensorNode
 _LARGEST_STEPS = 2**31
 
 
-@writer("matmul")
+@writer("matmul", "ordered_matmul")
 def matmul(w: Writer, expr: Apply) -> None:
     """A product of matrices is Gemm, which knows transposed operands; others are MatMul."""
     left, right = bool(expr.attrs.get("transpose_a")), bool(expr.attrs.get("transpose_b"))
@@ -44,7 +44,7 @@ def _biased(expr: Apply) -> tuple[Apply, TensorNode] | None:
         made = product.expr
         if (
             isinstance(made, Apply)
-            and made.op == "matmul"
+            and made.op in ("matmul", "ordered_matmul")
             and len(product.users) == 1
             and isinstance(bias.expr, Constant)
             and tuple(bias.shape) == tuple(product.shape[-1:])
