@@ -13,7 +13,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.graph import InternalGraph
 from tests.helpers.onnx_runtime import session_of
-from tests.helpers.quant_nets import concat_net, gated_net, residual_net, transposed_net
+from tests.helpers.quant_nets import concat_net, gated_net, residual_net, signed_net, transposed_net
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -66,7 +66,7 @@ def test_an_integer_op_gives_the_values_of_its_reference(name, opset):
 
 
 @pytest.mark.parametrize("profile", ["x86", "onnx-qlinear"])
-@pytest.mark.parametrize("net", [residual_net, concat_net, gated_net, transposed_net])
+@pytest.mark.parametrize("net", [residual_net, concat_net, gated_net, transposed_net, signed_net])
 def test_a_network_in_integer_operators_gives_the_integer_networks_values(net, profile, tmp_path):
     b, graph = net()
     model = quantize_model(graph, b.data(), QuantConfig(profile=profile))

@@ -115,6 +115,13 @@ def transposed_net():
     return b, b.done(b.transposed(x, 3, 2, stride=2, pad=((0, 0), (0, 0)), label="picture"))
 
 
+def signed_net():
+    """A transposed convolution of values around zero: what stands between them, and around them, is the zero point."""
+    b = Builder()
+    x = b.conv(b.x, 6, stride=2, label="down")
+    return b, b.done(b.transposed(x, 3, 2, stride=2, pad=((0, 0), (0, 0)), label="picture"))
+
+
 def gated_net():
     """Squeeze-and-excitation blocks: activations, gates and a hard swish spelled out in elementary operations."""
     b = Builder()
