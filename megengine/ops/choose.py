@@ -12,7 +12,7 @@ from megengine.core.errors import ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, public
-from megengine.ops.common import as_tensor, cast, choice, lift_axes, normalize_axis, refuse_quantized
+from megengine.ops.common import as_tensor, cast, choice, lift_axes, names_only_axis, normalize_axis, refuse_quantized
 from megengine.ops.index import along_axis
 from megengine.tensor import Tensor
 
@@ -53,8 +53,10 @@ define(
 
 @public(home=_HOME, by_spec=True)
 def cumsum(inp: TensorLike, axis: int) -> Tensor:
-    """Sums of the elements up to each, along `axis`; inp's shape and dtype."""
-    return apply("cumsum", as_tensor(inp), axis=normalize_axis("cumsum", axis, as_tensor(inp).ndim), reverse=False)
+    """Sums of the elements up to each, along `axis`; inp's shape and dtype. No axes count as one."""
+    x = as_tensor(inp)
+    x = apply("reshape", x, shape=(1,)) if names_only_axis(axis, x.ndim) else x
+    return apply("cumsum", x, axis=normalize_axis("cumsum", axis, x.ndim), reverse=False)
 
 
 @public(home=_HOME)

@@ -141,6 +141,11 @@ def normalize_axis(op: str, axis: int, ndim: int) -> int:
     return int(axis) % ndim
 
 
+def names_only_axis(axis: Any, ndim: int) -> bool:
+    """Whether this is the axis 0 or -1 of a tensor without axes, which reductions take as NumPy and MegEngine do."""
+    return ndim == 0 and isinstance(axis, numbers.Integral) and axis in (0, -1)
+
+
 def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """Sorted non-negative axes from None, an integer or a sequence."""
     if axis is None:

@@ -332,9 +332,12 @@ def _as_truth(key: Any) -> bool | None:
 def getitem(inp: TensorLike, key: Any) -> Tensor:
     """Elements by integers, slices, None, Ellipsis, integer tensors and boolean masks, by NumPy's rules.
 
-    A single boolean adds an axis of length 1, or of length 0 for False.
+    A single boolean adds an axis of length 1, or of length 0 for False. A list of anything but Python integers and
+    booleans is read as a tuple: `x[[[0, 1], [1, 2]]]` is `x[[0, 1], [1, 2]]`, as in MegEngine and in NumPy before 1.23.
     """
     x = as_tensor(inp)
+    if type(key) is list and any(type(i) not in (int, bool) for i in key):
+        key = tuple(key)
     plain = _plain_key(key)
     if plain is not None:
         starts, stops, steps, shape = _slices(x.shape, plain)

@@ -177,9 +177,9 @@ def rmatmul(inp1: TensorLike, inp2: TensorLike) -> Tensor:
 
 @public(home="megengine.functional.math", by_spec=True)
 def dot(inp1: TensorLike, inp2: TensorLike) -> Tensor:
-    """Inner product of two vectors."""
+    """Inner product of two vectors, or of two tensors without axes."""
     a, b = operands("dot", inp1, inp2)
-    if a.ndim != 1 or b.shape != a.shape:
+    if a.ndim > 1 or b.shape != a.shape:
         raise ShapeError(f"dot: shapes {a.shape} and {b.shape}; expected two vectors of one length")
     return apply("sum", a * b, axis=None, keepdims=False)
 

@@ -32,6 +32,7 @@ from megengine.ops.common import (
     choice,
     floating,
     lift_axes,
+    names_only_axis,
     noise,
     normalize_axes,
     normalize_axis,
@@ -111,22 +112,27 @@ for _name, _reference, _vjp, _onnx, _quant in (
 
 def _axis(op: str, x: Tensor, axis: Any) -> int:
     if axis is None:
-        axis = 0 if x.ndim in (0, 1, 3) else 1
+        axis = 0 if x.ndim in (1, 3) else 1
     return normalize_axis(op, axis, x.ndim)
+
+
+def _normalised(op: str, name: str, inp: TensorLike, axis: Any) -> Tensor:
+    x = floating(inp)
+    if x.ndim == 0 and (axis is None or names_only_axis(axis, 0)):  # one element has one axis
+        return apply("reshape", apply(op, apply("reshape", x, shape=(1,)), axis=0), shape=())
+    return apply(op, x, axis=_axis(name, x, axis))
 
 
 @public(home=_HOME, by_spec=True)
 def softmax(inp: TensorLike, axis: int | None = None) -> Tensor:
     """exp(x) normalised to sum 1 along `axis` (default: axis 0 of 1 or 3 axes, else axis 1, as MegEngine)."""
-    x = floating(inp)
-    return apply("softmax", x, axis=_axis("softmax", x, axis))
+    return _normalised("softmax", "softmax", inp, axis)
 
 
 @public(home=_HOME, by_spec=True)
 def logsoftmax(inp: TensorLike, axis: int) -> Tensor:
     """Logarithm of softmax along `axis`, without overflow."""
-    x = floating(inp)
-    return apply("log_softmax", x, axis=_axis("logsoftmax", x, axis))
+    return _normalised("log_softmax", "logsoftmax", inp, axis)
 
 
 @public(home=_HOME)
@@ -135,7 +141,7 @@ def logsumexp(inp: TensorLike, axis: Axes, keepdims: bool = False) -> Tensor:
     x = floating(inp)
     top = reduce("max", x, axis, True).detach()
     total = apply("log", reduce("sum", apply("exp", x - top), axis, True)) + top
-    if keepdims:
+    if keepdims or not x.ndim:
         return total
     axes = normalize_axes("logsumexp", axis, x.ndim)
     return apply("reshape", total, shape=tuple(n for i, n in enumerate(x.shape) if i not in axes))

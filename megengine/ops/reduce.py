@@ -37,6 +37,7 @@ from megengine.ops.common import (
     floating,
     lift_axes,
     listed,
+    names_only_axis,
     normalize_axes,
     normalize_axis,
     reduced_shape,
@@ -222,7 +223,7 @@ for _name, _function, _type in (("argmax", np.argmax, "ArgMax"), ("argmin", np.a
 def reduce(name: str, x: Any, axis: Axes, keepdims: bool, *, real: bool = False) -> Tensor:
     """Apply the reduction `name` along `axis` (None: all)."""
     x = floating(x) if real else as_tensor(x)
-    axes = None if axis is None else tuple(int(a) for a in listed(axis))
+    axes = None if axis is None or names_only_axis(axis, x.ndim) else tuple(int(a) for a in listed(axis))
     return apply(name, x, axis=axes, keepdims=bool(keepdims))
 
 
@@ -291,13 +292,14 @@ def norm(inp: TensorLike, ord: float | None = None, axis: int | None = None, kee
         return reduce("max", size, axis, keepdims)
     if order == -np.inf:
         return reduce("min", size, axis, keepdims)
-    if order == 0:
-        return reduce("sum", apply("cast", apply("not_equal", x, as_tensor(0, like=x)), dtype=x.dtype), axis, keepdims)
+    if order == 0:  # a count, which is an integer in MegEngine too
+        return reduce("sum", apply("cast", apply("not_equal", x, as_tensor(0, like=x)), dtype=INT32), axis, keepdims)
     return reduce("sum", size**order, axis, keepdims) ** (1 / order)
 
 
 def _arg(name: str, inp: Any, axis: Any, keepdims: bool) -> Tensor:
     x = as_tensor(inp)
+    axis = None if names_only_axis(axis, x.ndim) else axis
     if isinstance(axis, numbers.Integral):
         return apply(name, x, axis=int(axis), keepdims=bool(keepdims))
     axes = normalize_axes(name, axis, x.ndim)

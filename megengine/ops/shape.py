@@ -191,13 +191,23 @@ define(
 )
 
 
-@public(home=_HOME, methods=("transpose", "permute"), by_spec=True)
-def transpose(inp: TensorLike, *pattern: Integers | str) -> Tensor:
-    """Axes in another order; "x" in the pattern makes a new axis of length 1. Without a pattern: reversed."""
-    x = as_tensor(inp)
-    only: Any = pattern[0] if len(pattern) == 1 else None
-    items: list[Any] = list(pattern) if only is None or isinstance(only, numbers.Integral) else list(only)
-    items = items or list(reversed(range(x.ndim)))
+@public(home=_HOME, by_spec=True)
+def transpose(inp: TensorLike, pattern: Sequence[int | str]) -> Tensor:
+    """Axes in another order; "x" in the pattern makes a new axis of length 1."""
+    order: Any = pattern
+    return _permuted(as_tensor(inp), listed(order))
+
+
+@public(home="megengine.tensor", methods=("transpose", "permute"), by_spec=True)
+def transpose_method(self: Tensor, *args: Integers | str) -> Tensor:
+    """Axes in another order, given as integers or one sequence, with "x" for a new axis; without them: reversed."""
+    only: Any = args[0] if len(args) == 1 else None
+    items = list(args) if only is None or isinstance(only, numbers.Integral) else list(only)
+    return _permuted(self, items or list(reversed(range(self.ndim))))
+
+
+def _permuted(x: Tensor, items: list[Any]) -> Tensor:
+    """Axes in this order, "x" being a new one of length 1."""
     kept = [normalize_axis("transpose", p, x.ndim) for p in items if p != "x"]
     out = apply("transpose", x, perm=tuple(kept))
     new = [i for i, p in enumerate(items) if p == "x"]

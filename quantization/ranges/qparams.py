@@ -51,7 +51,7 @@ class QParams:
         0.5
     """
 
-    __slots__ = ("dtype_meta", "mode", "scale", "zero_point")
+    __slots__ = ("mode", "dtype_meta", "scale", "zero_point")  # noqa: RUF023 (the order in which MegEngine prints them)
 
     def __init__(
         self, mode: QuantMode, dtype_meta: QuantDtypeMeta | None, scale: Tensor | None, zero_point: Tensor | None

@@ -10,6 +10,7 @@ import sys
 from contextlib import ExitStack
 
 import data_habits
+import line_habits  # noqa: F401  (enters its own)
 import numpy as np
 import quantized_habits
 from idioms import plain, values
