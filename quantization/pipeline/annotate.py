@@ -271,7 +271,9 @@ class _Annotator:
                 continue
             kind = self._kind(expr)
             moves = (kind in ("clamp", "shape") or self._rule(expr).joins) and not self._feeds_from_layer(expr)
-            ends = kind in ("softmax", "norm", "gather") or (kind == "function" and is_arithmetic(expr))
+            # where a target stores results as integers, functions give them
+            function = kind in ("function", "table") and (is_arithmetic(expr) or not self.target.quantize_outputs)
+            ends = kind in ("softmax", "norm", "gather") or function
             if moves or ends or self._interpolates(expr):
                 self._leave(expr, "no integer layer stands after it")
 

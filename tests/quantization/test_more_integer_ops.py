@@ -6,10 +6,10 @@ import pytest
 import megengine as mge
 import megengine.functional as F
 import megengine.module as M
-from megengine.quantization import quantize_model, verify
+from megengine.quantization import QuantConfig, quantize_model, verify
 from megengine.traced_module import trace_module
 from megengine.traced_module.ir.expr import Apply
-from tests.helpers.quant_nets import ops, sqnr
+from tests.helpers.quant_nets import Builder, ops, sqnr
 
 
 class Between(M.Module):
@@ -106,3 +106,15 @@ def test_pictures_in_other_sizes_at_the_end_of_a_network_are_float(end):
     assert made and all(e.inputs[0].dtype == e.output.dtype == np.float32 for e in made)
     assert ops(model.integer_graph).count("quantize") == 1
     assert verify(model, xs[:1]).exact
+
+
+@pytest.mark.parametrize("function", ["sigmoid", "tanh", "gelu"])
+def test_a_function_that_ends_a_network_is_not_rounded(function):
+    """Probabilities near 0 are no multiples of 1/256; the layer before gives floats."""
+    b = Builder()
+    graph = b.done(b.op(function, b.conv(b.relu(b.conv(b.x, 8)), 4), label="end"))
+    model = quantize_model(graph, b.data())
+    assert not {"qtable", "dequantize"} & set(ops(model.integer_graph))
+    assert verify(model, b.data(2, seed=5), threads=(1,)).exact
+    stored = quantize_model(graph, b.data(), QuantConfig(profile="tflite"))
+    assert "qtable" in ops(stored.integer_graph)
