@@ -57,7 +57,8 @@ def archive(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel(archive, tmp_path_factory):
-    return make_wheel(archive, tmp_path_factory.mktemp("wheel"))
+    """Of native files that are not optimized: what is looked at does not depend on it, and they compile sooner."""
+    return make_wheel(archive, tmp_path_factory.mktemp("wheel"), "-C", "cmake.define.MGE_OPTIMIZE=-O0")
 
 
 @pytest.mark.slow
