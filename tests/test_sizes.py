@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from megengine.core import sizes
 from megengine.core.errors import FileFormatError, ShapeError
-from megengine.core.sizes import OpenSize, at, is_open, largest, least, named, parse_size
+from megengine.core.sizes import OpenSize, at, from_start, is_open, largest, least, named, parse_size
 
 H, W = named("h", 24), named("w", 17)
 
@@ -137,3 +137,10 @@ def test_numbers_that_are_no_integers_are_not_made_at_run_time():
     assert sizes.as_fraction(H * 0.5) == (H, 2)
     with pytest.raises(ShapeError, match="expected an integer that follows from the open sizes"):
         sizes.as_fraction(1.0 / ((H + 1) * 1.0))
+
+
+def test_a_rounded_negative_quotient_is_not_taken_for_a_size():
+    """-2 % length, as exporters write the end of a slice."""
+    blocks = (named("n", 16) + 3) // 4
+    end = from_start(-2 % (4 * blocks), 4 * blocks)
+    assert [at(end, {"n": n}) for n in (1, 9, 16)] == [2, 10, 14]

@@ -178,8 +178,18 @@ def _least_value(a: Formula) -> Fraction | None:
             return _least_value(add(add(a, ((atoms, factor),), -1), relaxed))
     if any(factor < 0 for atoms, factor in a if atoms):
         return _least_of_quotients(a)
+    if not all(_is_natural(atom) for atoms, _ in a for atom in atoms):
+        return None
     named = (factor for atoms, factor in a if all(isinstance(atom, str) for atom in atoms))
     return sum(named, Fraction(0))
+
+
+def _is_natural(atom: Atom) -> bool:
+    """Whether an atom is known to be never negative: a quotient of something negative may be."""
+    if isinstance(atom, str):
+        return True
+    known = [(least := _least_value(operand)) is not None and least >= 0 for operand in atom[1:]]
+    return any(known) if atom[0] == "largest" else all(known)
 
 
 _EXACT: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
