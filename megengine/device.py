@@ -322,5 +322,5 @@ def set_prealloc_config(
     warn_once("megengine.set_prealloc_config", "memory is allocated when it is needed, and kept for reuse")
 
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 __all__ = own_names(globals())

@@ -6,8 +6,10 @@ canonicalize -> annotate -> calibrate -> freeze -> materialize -> fold -> intege
 if __name__ != "megengine.quantization":
     raise ImportError("import megengine.quantization, not quantization: a second copy has classes of its own")
 
+import functools
 import types
 
+from megengine.core import absent
 from megengine.quantization.checks.analysis import Analysis, EdgeReport, analyze
 from megengine.quantization.checks.audit import Risk, audit
 from megengine.quantization.checks.findings import Finding, diagnose
@@ -79,3 +81,5 @@ file_objects.register()
 __all__ = sorted(
     name for name in dir() if not name.startswith("_") and not isinstance(globals()[name], types.ModuleType)
 )
+
+__getattr__ = functools.partial(absent.part_or_error, __name__)

@@ -1,6 +1,9 @@
 """TracedModule: a model as an editable graph."""
 
+import functools
+
 import megengine.traced_module.methods
+from megengine.core import absent
 from megengine.traced_module.comparing.diff import GraphDiff as GraphDiff
 from megengine.traced_module.comparing.diff import diff as diff
 from megengine.traced_module.editing.edit_log import EditLog as EditLog
@@ -43,3 +46,5 @@ from megengine.traced_module.tracing.specialization import SpecializationWarning
 
 if __name__ != "megengine.traced_module":
     raise ImportError("import megengine.traced_module, not traced_module: a second copy has classes of its own")
+
+__getattr__ = functools.partial(absent.part_or_error, __name__)

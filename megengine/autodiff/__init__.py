@@ -9,5 +9,5 @@ from megengine.core import absent, exports
 
 __all__ = ["Function", "GradManager", "get_backwarding_grad_manager", "jvp"]
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 exports.limit_stars(__name__)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import opcode
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import Any
 
+from megengine.core import late
 from megengine.core.errors import MissingImportError, MissingModuleError, MissingNameError, nearest
 from megengine.core.old_names import OLD_NAMES
 
@@ -75,8 +77,8 @@ def reason(name: str) -> str:
 def missing(module: str, name: str, known: Callable[[], Any] | None = None) -> MissingNameError | MissingImportError:
     """The error for a name that a module lacks, with the reason if it is a name of MegEngine, else the nearest name.
 
-    The `__getattr__` of the module, or `refuse`, raises it. `known()` are names to search, by default the module's
-    public ones.
+    The `__getattr__` of the module, or `part_or_error`, raises it. `known()` are names to search, by default the
+    module's public ones.
     """
     known = known or (lambda: [n for n in dir(sys.modules[module]) if not n.startswith("_")])
     inside = module.startswith("megengine.core") and not name.startswith("__")
@@ -92,9 +94,15 @@ def missing(module: str, name: str, known: Callable[[], Any] | None = None) -> M
     return MissingNameError(f"{text}: {why}") if why else MissingNameError(text, name, known)
 
 
-def refuse(module: str, name: str) -> NoReturn:
-    """Raise the error of `missing`: a module sets `__getattr__ = partial(refuse, __name__)`."""
-    raise missing(module, name)
+def part_or_error(module: str, name: str) -> ModuleType:
+    """The part of a package that is imported when it is first named; for another name, the error of `missing`.
+
+    A module sets `__getattr__ = partial(part_or_error, __name__)`.
+    """
+    part = late.part(module, name) if "__path__" in vars(sys.modules[module]) else None
+    if part is None:
+        raise missing(module, name)
+    return part
 
 
 _IMPORT_FROM = opcode.opmap["IMPORT_FROM"]

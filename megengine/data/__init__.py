@@ -16,7 +16,7 @@ from megengine.data.sampler import (
     StreamSampler,
 )
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 
 
 __all__ = [

@@ -129,7 +129,7 @@ class VisionDataset(Dataset):
         raise MissingMethodError(f"{type(self).__name__} has no __len__; define it in the subclass")
 
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 
 
 __all__ = ["ArrayDataset", "ConcatDataset", "Dataset", "StreamDataset", "VisionDataset"]

@@ -381,5 +381,5 @@ class RandomVerticalFlip(RandomHorizontalFlip):
     _axis = 0
 
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 __all__ = own_names(globals())

@@ -14,7 +14,7 @@ def _alone(inp: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return inp
 
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 
 
 _NAMES = """all_gather all_reduce_max all_reduce_min all_reduce_sum all_to_all broadcast gather reduce_scatter_sum

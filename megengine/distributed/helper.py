@@ -36,7 +36,7 @@ def synchronized(func: Callable[..., Any]) -> Callable[..., Any]:
     return func
 
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 
 
 AllreduceCallback = make_allreduce_cb

@@ -6,6 +6,11 @@ pass `trust=True` for an author whom you trust. Repositories are copied by git i
 `load_serialized_obj_from_url` only reads them, and checks the hash in their name.
 """
 
+import functools
+
+from megengine.core import absent
 from megengine.hub.hub import help, import_module, list, load, load_serialized_obj_from_url, pretrained
 
 __all__ = ["help", "import_module", "list", "load", "load_serialized_obj_from_url", "pretrained"]
+
+__getattr__ = functools.partial(absent.part_or_error, __name__)

@@ -97,7 +97,7 @@ def partial_trace(function: Callable[..., Any] | None = None, **options: Any) ->
     return trace(**options) if function is None else trace(function)
 
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 
 
 __all__ = [

@@ -34,6 +34,6 @@ def array_comparator(lhs: Any, rhs: Any) -> bool:
     return bool(np.all(lhs == rhs))
 
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 __all__ = [*jit.__all__, "Tensor", "active_trace", "array_comparator", "is_profiling", "is_tracing"]
 __all__ += ["set_symbolic_shape", "skip_tracing", "tensor"]

@@ -29,5 +29,5 @@ __all__ = [
     "clip_grad_value",
 ]
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 exports.limit_stars(__name__)

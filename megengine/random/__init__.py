@@ -7,5 +7,5 @@ from megengine.random.rng import RNG, beta, gamma, generator, normal, permutatio
 
 __all__ = ["RNG", "beta", "gamma", "generator", "normal", "permutation", "poisson", "seed", "shuffle", "uniform"]
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 exports.limit_stars(__name__)

@@ -1,5 +1,8 @@
 """Reading and writing of weights and checkpoints."""
 
+import functools
+
+from megengine.core import absent
 from megengine.core.recursion import max_recursion_limit
 from megengine.device import get_default_device
 from megengine.serialization.files import builder_of, dmap, load, save, write_atomically
@@ -19,3 +22,5 @@ __all__ = [
     "save",
     "write_atomically",
 ]
+
+__getattr__ = functools.partial(absent.part_or_error, __name__)

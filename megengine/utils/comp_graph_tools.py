@@ -115,5 +115,5 @@ def replace_oprs(dst: Sequence[Var], oprmap: Mapping[Opr, Opr]) -> list[Var]:
     return replace_vars(dst, dict(pairs))
 
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 __all__ = own_names(globals())

@@ -181,5 +181,5 @@ class NodeFilterName(NodeFilter):
         return bool(self._re.match(node.name))
 
 
-__getattr__ = partial(absent.refuse, __name__)
+__getattr__ = partial(absent.part_or_error, __name__)
 __all__ = own_names(globals())
