@@ -87,6 +87,15 @@ def test_beside_weights_alone_and_values_of_16_bits(rules, excluded):
     check(model, case.data(3, 2, seed=7))
 
 
+def test_layers_keep_their_kernels_where_weights_alone_are_integers():
+    case = CASES["plain"]
+    model = quantized(case.make(), case.data(1, 2), precision="w8")
+    found = {getattr(e, "op", "") for e in model.integer_graph.exprs()}
+    assert {"conv2d", "matmul"} <= found
+    assert not found & set(ORDERED.values())
+    assert verify(model, case.data(1, 1), threads=(1,)).exact
+
+
 def test_the_report_names_the_plain_op():
     case = CASES["plain"]
     model = quantized(case.make(), case.data(1, 2), exclude=("b",))
