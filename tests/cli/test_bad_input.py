@@ -71,7 +71,7 @@ MODELS = {
 DATASETS = {
     "nan.npy": "nan.npy, batch 1: 1 NaN or infinite value",
     "zero.npy": "all 2304 values of input 'x' are 0, so no range can be learnt from them",
-    "small.npy": "shape (1, 3, 8, 16); expected (n, 3, 16, 16)",
+    "small.npy": "shape (1, 3, 8, 16); expected (1, 3, 16, 16)",
     "cut.npy": "not a readable .npy array",
     "text.npy": "dtype <U1; expected numbers",
     "empty.npy": "0 samples",

@@ -141,7 +141,7 @@ EXPORTED = {
 def test_exported_networks_whose_sizes_follow_from_others(name, tmp_path):
     """Eager, plan, a file read back, and the exported file, at three sizes."""
     shapes, bound = EXPORTED[name]
-    path = Path(__file__).parents[1] / "data" / "onnx" / f"open_{name}.onnx"
+    path = Path(__file__).parents[1] / "data" / "onnx_open" / f"{name}.onnx"
     net, wanted = load(path), session_of(str(path))
     native.save(net, tmp_path / "net.mgt")
     plan, read, exported = compile_plan(net), native.load(tmp_path / "net.mgt"), session_of(to_model(net))
@@ -155,7 +155,7 @@ def test_exported_networks_whose_sizes_follow_from_others(name, tmp_path):
 @pytest.mark.parametrize("name", ["windows", "separator", "borders"])
 def test_integer_networks_of_them_are_exact_at_sizes_that_calibration_did_not_see(name):
     shapes, _ = EXPORTED[name]
-    path = Path(__file__).parents[1] / "data" / "onnx" / f"open_{name}.onnx"
+    path = Path(__file__).parents[1] / "data" / "onnx_open" / f"{name}.onnx"
     rng = np.random.default_rng(0)
     first, second, other = (rng.normal(0, 1, shape).astype(np.float32) for shape in shapes)
     model = quantize_model(load(path), [first, second])

@@ -110,7 +110,7 @@ def test_weights_of_nine_bits_stay_in_float(source, tmp_path):
     for model in (net, integer_network(net)):
         got = np.stack([model(x).numpy() for x in xs])
         np.testing.assert_allclose(got, wanted, atol=0.02 * np.abs(wanted).max())
-    assert "conv2d" in {e.op for e in ops_of(integer_network(net))}
+    assert "ordered_conv2d" in {e.op for e in ops_of(integer_network(net))}
 
 
 def test_unsigned_weights_that_fit_are_integers(source, tmp_path):

@@ -208,7 +208,7 @@ def test_rules_hit_modules_by_their_paths_and_results_keep_them(net):
     for path, calls in layers.items():
         for op, dtype in calls:
             in_float = "layer1" in path
-            assert (op == "conv2d") == in_float, (path, op)
+            assert (op == "ordered_conv2d") == in_float, (path, op)
             assert in_float or ("4" in str(dtype)) == (path.startswith("Net.backbone.shared.conv1")), (path, dtype)
 
 

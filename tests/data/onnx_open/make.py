@@ -1,6 +1,6 @@
-"""Makes the open_*.onnx files of this folder: networks whose sizes follow from those of their inputs.
+"""Makes the ONNX files of this folder: networks whose sizes follow from those of their inputs.
 
-Run where torch and onnx are installed: python tests/data/onnx/make_open.py
+Run where torch and onnx are installed: python tests/data/onnx_open/make.py
 """
 
 from pathlib import Path
@@ -98,7 +98,7 @@ NETS = {Windows: PICTURES, Pyramid: PICTURES, Separator: SIGNALS, Borders: PICTU
 def main():
     torch.manual_seed(0)
     for kind, (shape, axes) in NETS.items():
-        path = HERE / f"open_{kind.__name__.lower()}.onnx"
+        path = HERE / f"{kind.__name__.lower()}.onnx"
         options = {"dynamo": False, "input_names": ["x"], "dynamic_axes": {"x": axes}, "opset_version": 17}
         torch.onnx.export(kind().eval(), (torch.randn(*shape),), path, **options)
 
