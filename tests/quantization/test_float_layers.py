@@ -48,8 +48,10 @@ def left_out(name):
 
 
 def more_left_out(name):
+    net = CASES[name].make()
     layers = CASES[name].layers()
-    return [*itertools.combinations(layers, 2), *(tuple(set(layers) - {layer}) for layer in layers)]
+    alone = [path for path in layers if not isinstance(getattr(net, path), M.ConvTranspose3d)]  # has no integer form
+    return [*itertools.combinations(layers, 2), *(tuple(set(layers) - {layer}) for layer in alone)]
 
 
 def check_case(name, excluded, batch, path):
