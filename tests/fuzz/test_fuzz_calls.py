@@ -33,7 +33,7 @@ def test_random_calls(capfd):
 @pytest.mark.slow
 @pytest.mark.parametrize("level", isa.available())
 def test_many_random_calls(level, capfd):
-    count = ["--count", "3000", "--seed", str(100 + isa.level(level))]
+    count = ["--count", "2000", "--seed", str(100 + isa.level(level))]
     assert fuzz_calls.main([*count, "--levels", level]) == 0, capfd.readouterr().out
 
 
@@ -60,7 +60,7 @@ def test_the_fuzzer_finds_planted_faults(capfd):
     ("kind", "text"), [("memory", "MemoryError"), ("hang", "takes|does not end"), ("differs", "1 off")]
 )
 def test_what_it_prints_makes_the_call_again(kind, text, capfd):
-    assert fuzz_calls.main(["--subjects", PLANTED + kind, "--levels", BEST, "--count", "20", "--shrink", "0.1"]) == 1
+    assert fuzz_calls.main(["--subjects", PLANTED + kind, "--levels", BEST, "--count", "8", "--shrink", "0.1"]) == 1
     line = next(t for t in capfd.readouterr().out.splitlines() if "--call" in t)
     call = line.partition('--call "')[2].removesuffix('"')
     assert fuzz_calls.main(["--levels", BEST, "--call", call]) == 1

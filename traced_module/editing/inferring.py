@@ -13,7 +13,7 @@ from megengine.traced_module.ir.expr import Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import assign, remove_dead
-from megengine.traced_module.ir.queries import all_exprs, called_exprs, child_graph, enters_otherwise
+from megengine.traced_module.ir.queries import all_exprs, called_exprs, child_graph, enters_otherwise, is_reached
 
 
 def infer_again(
@@ -109,7 +109,7 @@ def retry(expr: Expr) -> None:
     infer_again(graph, [expr] if expr.in_graph else [])
     if expr in postponed and expr.in_graph and not any(e is expr for e in needed(graph)):
         remove_dead(graph)
-    if not expr.in_graph or all(e is not expr for e in called_exprs(graph.top)):
+    if not is_reached(expr):
         postponed.pop(expr, None)  # nothing calls its graph: a call that an edit puts in will find it impossible
 
 

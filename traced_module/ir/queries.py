@@ -73,6 +73,11 @@ def called_exprs(top: Any) -> Iterator[Expr]:
         yield from graph.exprs()
 
 
+def is_reached(expr: Expr) -> bool:
+    """Whether an expression is in a graph of its module, or in one that calls reach from there."""
+    return expr.in_graph and any(e is expr for e in called_exprs(expr.top_graph.top))
+
+
 def visits(graph: Any, recursive: bool) -> Iterator[tuple[Expr, Any]]:
     """Expressions, each with the module that it calls, which is looked up once, or None."""
     seen = {id(graph)}
