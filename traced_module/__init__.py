@@ -1,9 +1,9 @@
 """TracedModule: a model as an editable graph."""
 
-import functools
+import functools as _functools
 
 import megengine.traced_module.methods
-from megengine.core import absent
+from megengine.core import absent as _absent
 from megengine.traced_module.comparing.diff import GraphDiff as GraphDiff
 from megengine.traced_module.comparing.diff import diff as diff
 from megengine.traced_module.editing.edit_log import EditLog as EditLog
@@ -47,4 +47,4 @@ from megengine.traced_module.tracing.specialization import SpecializationWarning
 if __name__ != "megengine.traced_module":
     raise ImportError("import megengine.traced_module, not traced_module: a second copy has classes of its own")
 
-__getattr__ = functools.partial(absent.part_or_error, __name__)
+__getattr__ = _functools.partial(_absent.part_or_error, __name__)

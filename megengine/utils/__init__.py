@@ -1,7 +1,7 @@
 """Tools beside training: statistics of modules, folding of batch normalisation, conversion of tensors."""
 
-import functools
+import functools as _functools
 
-from megengine.core import absent
+from megengine.core import absent as _absent
 
-__getattr__ = functools.partial(absent.part_or_error, __name__)
+__getattr__ = _functools.partial(_absent.part_or_error, __name__)
