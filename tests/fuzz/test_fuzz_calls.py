@@ -33,7 +33,7 @@ def test_random_calls(capfd):
 @pytest.mark.slow
 @pytest.mark.parametrize("level", isa.available())
 def test_many_random_calls(level, capfd):
-    count = ["--count", "2000", "--seed", str(100 + isa.level(level))]
+    count = ["--count", "3000", "--seed", str(100 + isa.level(level))]
     assert fuzz_calls.main([*count, "--levels", level]) == 0, capfd.readouterr().out
 
 
