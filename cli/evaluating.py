@@ -134,11 +134,12 @@ def _differences(logits: np.ndarray, first: np.ndarray) -> dict[str, Any]:
 
 def _table(models: Sequence[pages.Evaluated]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """The columns of the scores, and a row for each model."""
-    labelled = models[0].labelled
+    tops = (1, 5) if models[0].logits.shape[1] > 5 else (1,)  # any label is among the first five of five classes
+    tops = tops if models[0].labelled else ()
     rows = []
     for one in models:
         x = one.score
-        top = (100 * x.top1, 100 * x.top5) if labelled else ()
+        top = [100 * {1: x.top1, 5: x.top5}[k] for k in tops]
         rows.append((one.name, *top, 100 * x.agreement, x.sqnr, x.cosine, one.size / 1e6))
-    top = ("top-1 %", "top-5 %") if labelled else ()
+    top = [f"top-{k} %" for k in tops]
     return ("model", *top, "same first class %", "SQNR dB", "cosine", "MB"), rows

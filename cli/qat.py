@@ -127,11 +127,12 @@ def qat(output: Path, overwrite: bool, resume: bool, out: Output, **options: Any
 def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels: str | None, preprocess: str | None,
            shapes: tuple, samples: int | None, resume: bool, method: str, weights: str, precision: str, profile: str,
            exclude: tuple[str, ...], **settings: Any) -> dict[str, Any]:  # fmt: skip
-    source = lower(chosen_graph(load_calls(model, shapes), None))
+    calls = chosen_graph(load_calls(model, shapes), None)
+    source = lower(calls)
     check_weights(source)
     source_data = data_of(data, preprocess, samples, source, out)
     config = QuantConfig(weights=weights, precision=precision, profile=profile, exclude=exclude, bias_correction=False)
-    network = prepare_qat(source, config=config, method=method)
+    network = prepare_qat(calls, config=config, method=method)  # calls take batches of any size
     inputs = _arrays(source_data.reader)
     check_varies(source.graph, [inputs], data)
     targets = _targets(labels, data, len(inputs[0])) if labels is not None else _float_results(network, inputs)
@@ -144,7 +145,13 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
     counts = {"training": len(taught[1]), "choosing": len(choosing[1]), "held out": len(scoring[1])}
     record = records.record_of(digests=digests, counts=counts)
     record["recipe"].pop("resume", None)  # how often it was interrupted makes no difference
-    training = Training(network, TrainingPlan(**settings))
+    plan = TrainingPlan(**settings)
+    if network.batch_size is not None and network.batch_size < plan.batch:
+        calls = plan.batch // network.batch_size
+        at_once = counted(network.batch_size, "sample")
+        out.say(f"warning: the network takes {at_once} at once, so a step of {plan.batch} takes {calls} calls; a "
+                "network with an open batch trains faster", "yellow")  # fmt: skip
+    training = Training(network, plan)
     done = _begin(training, kept, taught[0], digests, resume=resume)
     rows = _epochs(training, kept, done, taught, choosing, out)
     network = training.best_network()
@@ -153,17 +160,27 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
     best.graph.metadata.update(source.graph.metadata | records.to_metadata(record))
     native.save(best, file)
     what = "top-1" if labels is not None else "agreement with the float network"
-    neither = "that neither trained nor chose" if samples_of.clean else "that chose it too: give more of them"
-    out.say(f"best epoch: {what} {100 * score:.2f} % on {counted(len(scoring[1]), 'sample')} {neither}")
+    _say_chosen(training, samples_of, f"{what} {100 * score:.2f} % on {counted(len(scoring[1]), 'sample')}", out)
     return {
         "model": model,
         "preprocess": source_data.describe(),
         "record": record,
         "epochs": rows,
         "best": training.best,
+        "best_epoch": training.best_epoch,
         "held_out": score,
         "score": what,
     }
+
+
+def _say_chosen(training: Training, samples: Labelled, reached: str, out: Output) -> None:
+    """Which epoch is written, and what it reaches."""
+    if not training.best_epoch:
+        out.say("warning: no epoch scores above the network before training, which is written; another --lr or more "
+                "--epochs may help", "yellow")  # fmt: skip
+    chosen = f"epoch {training.best_epoch}" if training.best_epoch else "before training"
+    neither = "that neither trained nor chose" if samples.clean else "that chose it too: give more of them"
+    out.say(f"{chosen}: {reached} {neither}")
 
 
 def _begin(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import is_float
-from megengine.core.errors import CalibrationError, OptionError, QuantizationError, listed
+from megengine.core.errors import CalibrationError, MegEngineError, OptionError, QuantizationError, listed
 from megengine.core.sizes import is_open, named
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
@@ -307,7 +307,8 @@ def prepare_qat(
 ) -> QATGraph:
     """A copy of a float network for quantization-aware training; `.convert()` makes it an integer network.
 
-    The network is captured in evaluation mode, takes batches of any size, and is left as it is.
+    The network is captured in evaluation mode and left as it is. It takes batches of any size, unless it is a graph of
+    ops for one size, or its own code counts on the number of samples (`batch_size`).
 
     Args:
         module: float module, traced module or op-level graph.
@@ -354,7 +355,7 @@ def _in_evaluation(module: Module) -> Iterator[None]:
 
 
 def _lowered(module: TracedModule | InternalGraph) -> InternalGraph:
-    """The network as ops, for batches of any size where it can be."""
+    """The network as ops, for batches of any size where it can be computed for them."""
     graph = module.graph if isinstance(module, TracedModule) else module
     if not graph.of_calls:
         return lower(module).graph
@@ -368,9 +369,12 @@ def _lowered(module: TracedModule | InternalGraph) -> InternalGraph:
         for node, spec in zip(nodes, fixed, strict=True):
             assign(graph, node, "_spec", TensorSpec((batch, *spec.shape[1:]), spec.dtype, spec.device))
         return lower(module).graph
+    except MegEngineError:  # the network counts on its number of samples, such as reshape(1, -1)
+        pass
     finally:
         for node, spec in zip(nodes, fixed, strict=True):
             assign(graph, node, "_spec", spec)
+    return lower(module).graph
 
 
 def _require_whole_scales(graph: InternalGraph, annotation: Annotation) -> None:

@@ -57,7 +57,8 @@ def top1(outputs: Sequence[np.ndarray], targets: np.ndarray) -> float:
 class Training:
     """A network that is trained with Adam, and the best state so far by a score.
 
-    `state()` and `restore()` keep all that training needs: it goes on to the same bits.
+    `state()` and `restore()` keep all that training needs: it goes on to the same bits. `best` is the best score,
+    `best_epoch` the number of epochs behind it, 0 before training.
 
     Args:
         network: what `prepare_qat` gives, with its ranges known.
@@ -70,7 +71,8 @@ class Training:
         self, network: QATGraph, plan: TrainingPlan, *, loss: Loss = cross_entropy, score: Score = top1
     ) -> None:
         self.network, self.plan, self.loss, self.score = network, plan, loss, score
-        self.epoch, self.best, self.best_state = 0, -np.inf, network.state_dict()
+        self.epoch, self.best_epoch, self.best_state = 0, 0, network.state_dict()
+        self.best, self.best_loss = -np.inf, np.inf
         self._parameters = list(network.parameters())
         self._optimizer = Adam(self._parameters, lr=plan.lr)
 
@@ -106,14 +108,22 @@ class Training:
         return [part[i : i + size] for i in range(0, len(part) - len(part) % size, size)]
 
     def evaluate(self, inputs: Arrays, targets: np.ndarray) -> float:
-        """The score of the integer network on samples; the state is kept if it is the best so far."""
-        score = self.score_of(inputs, targets)
-        if score > self.best:
-            self.best, self.best_state = score, self.network.state_dict()
+        """The score of the integer network on samples; the state is kept if it is the best so far.
+
+        Of two equal scores, which are likely on few samples, that with the smaller loss is better.
+        """
+        score, loss = self._judged(inputs, targets)
+        if (score, -loss) > (self.best, -self.best_loss):
+            self.best, self.best_loss = score, loss
+            self.best_epoch, self.best_state = self.epoch, self.network.state_dict()
         return score
 
     def score_of(self, inputs: Arrays, targets: np.ndarray) -> float:
         """The score of the integer network on samples. Raises OptionError if they are too few for its batch."""
+        return self._judged(inputs, targets)[0]
+
+    def _judged(self, inputs: Arrays, targets: np.ndarray) -> tuple[float, float]:
+        """Score and mean loss on samples."""
         network = self.network.eval()
         if len(targets) < (least := network.batch_size or 1):
             raise OptionError(
@@ -122,18 +132,22 @@ class Training:
             )
         results: list[list[np.ndarray]] = []
         size = network.batch_size or self.plan.batch
+        loss = 0.0
         for i in range(0, len(targets) - len(targets) % (network.batch_size or 1), size):
-            outputs = network(*(Tensor(x[i : i + size]) for x in inputs))
+            part = slice(i, i + size)
+            outputs = network(*(Tensor(x[part]) for x in inputs))
+            loss += float(self.loss(outputs, targets[part]).item()) * len(targets[part])
             results.append([y.numpy() for y in (outputs if isinstance(outputs, tuple) else (outputs,))])
         seen = sum(len(one[0]) for one in results)
-        return self.score([np.concatenate(parts) for parts in zip(*results, strict=True)], targets[:seen])
+        return self.score([np.concatenate(parts) for parts in zip(*results, strict=True)], targets[:seen]), loss / seen
 
     def state(self) -> dict[str, Any]:
         """What `restore` takes: plain values and arrays, which `megengine.save` writes."""
         return {
             "plan": asdict(self.plan),
             "epoch": self.epoch,
-            "best": self.best,
+            "best": (self.best, self.best_loss),
+            "best_epoch": self.best_epoch,
             "best_state": self.best_state,
             "network": self.network.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -148,7 +162,8 @@ class Training:
             raise OptionError(f"resume: training began with other settings ({'; '.join(other)}); give the same ones")
         self.network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self.epoch, self.best, self.best_state = state["epoch"], state["best"], state["best_state"]
+        self.epoch, self.best_epoch, self.best_state = state["epoch"], state["best_epoch"], state["best_state"]
+        self.best, self.best_loss = state["best"]
 
     def best_network(self) -> QATGraph:
         """The network in its best state."""

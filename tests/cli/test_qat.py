@@ -8,7 +8,7 @@ from PIL import Image
 
 import megengine.functional as F
 import megengine.module as M
-from megengine import plan
+from megengine import plan, random
 from megengine.cli import qat as command
 from megengine.cli import records
 from megengine.quantization import verify
@@ -40,8 +40,6 @@ def folder(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", ((x[:, None] - 128) / 64).astype(np.float32))
     np.save(tmp_path / "y.npy", labels)
     (tmp_path / "y.txt").write_text("\n".join(map(str, labels)))
-    from megengine import random
-
     random.seed(0)
     traced = trace_module(Net().eval(), Tensor(np.zeros((1, 1, 8, 8), np.float32)))
     native.save(traced, tmp_path / "net.mgt")
@@ -88,6 +86,31 @@ def test_who_trains_chooses_and_scores(folder, count, sizes, said):
     assert tuple(len(targets) for _, targets in roles) == sizes
     np.save("some.npy", x)
     assert said in qat("--data", "some.npy", "-o", "q.mgt", "--epochs", "1")
+
+
+def test_equal_scores_are_told_apart_by_their_loss(folder):
+    """Of 2 samples that choose all are right from the start: the epoch of least loss is written, not the start."""
+    said = json.loads(qat(*ARRAYS, "--labels", "y.npy", "--epochs", "4", "--json"))
+    assert [row["score"] for row in said["epochs"]] == [1] * 4
+    losses = [row["loss"] for row in said["epochs"]]
+    assert said["best_epoch"] == losses.index(min(losses)) + 1
+
+
+def test_training_that_gains_nothing_is_said(folder):
+    said = qat(*ARRAYS, "--labels", "y.npy", "--lr", "1e3", "--epochs", "1")
+    assert "no epoch scores above the network before training, which is written" in said
+    assert "before training: top-1" in said.splitlines()[-2]
+
+
+def test_a_network_of_calls_takes_the_whole_batch_of_a_step(folder):
+    """A graph of ops for one sample keeps that, which is said."""
+    assert "at once" not in qat(*ARRAYS, "--epochs", "1")
+    integer, x = native.load("q.mgt"), np.load("x.npy")
+    one = [integer(Tensor(x[i : i + 1])).numpy() for i in range(3)]
+    assert (integer(Tensor(x[:3])).numpy() == np.concatenate(one)).all()
+    native.save(lower(native.load("net.mgt")), "net.mgt")
+    said = qat(*ARRAYS, "--epochs", "1", "--overwrite")
+    assert "takes 1 sample at once, so a step of 8 takes 8 calls" in said
 
 
 def test_too_few_samples_for_the_networks_batch(folder):

@@ -337,6 +337,22 @@ def test_the_example_of_the_documentation(tmp_path, monkeypatch):
     exec(example, {"__name__": "example"})
 
 
+class CountsItsSamples(Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = Conv2d(3, 4, 3), Linear(4 * 36, 3)
+
+    def forward(self, x):
+        return self.head(F.relu(self.conv(x)).reshape(2, -1))
+
+
+def test_a_network_for_one_number_of_samples_is_trained_with_it():
+    x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
+    module = graph_qat.prepare_qat(CountsItsSamples(), Tensor(x), calibration=[x])
+    assert module.batch_size == 2
+    check_exact(module, Tensor(x))
+
+
 # ---------------------------------------------------------------- wrong calls
 
 
