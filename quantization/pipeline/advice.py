@@ -19,7 +19,6 @@ from megengine.quantization.pipeline.selection import PRECISIONS
 from megengine.quantization.ranges import Progress, as_samples
 
 ROUNDS = 10  # of timing
-WIDE = "w8a16"  # results of 16 bits
 DEAR = 0.5  # of the time: what costs more comes last
 LEAST = 0.1  # dB that make a setting worth a word
 
@@ -52,8 +51,9 @@ def advise(
 ) -> tuple[Advice, ...]:
     """Quantize again with changed settings and measure compiled plans against the float network; what gains most first.
 
-    Tried are each of `layers` (names, such as the most sensitive ones) in float and with results of 16 bits, all of
-    them in float, and ranges of least squared error. Changes that gain less than 0.1 dB are left out.
+    Tried are each of `layers` (names, such as the most sensitive ones) in float, with results of 16 bits and, where
+    weights have 4, with a weight of 8; all of them in float; and settings that cost nothing at run time: scales of
+    weights per channel, ranges of least squared error, effort `balanced`. What gains less than 0.1 dB is left out.
 
     Args:
         batches: inputs that did not calibrate.
@@ -64,7 +64,7 @@ def advise(
     here = plan.compile(model.integer_graph, threads=1)
     base = _sqnr(here, inputs, exact)
     found = []
-    proposals = _proposals(model.config, layers)
+    proposals = _proposals(model.config, layers, reads=calibration is not None)
     for number, (text, config) in enumerate(proposals, 1):
         other = _compiled(model, config, calibration)
         ratio = base if other is None else _sqnr(other, inputs, exact)
@@ -85,18 +85,32 @@ def _compiled(model: QuantizedModel, config: QuantConfig, calibration: Iterable[
         return None
 
 
-def _proposals(config: QuantConfig, layers: Sequence[str]) -> list[tuple[str, QuantConfig]]:
+def _proposals(config: QuantConfig, layers: Sequence[str], *, reads: bool) -> list[tuple[str, QuantConfig]]:
     """What to try, in words and as settings."""
+    bits, results = PRECISIONS[config.precision]
     kept = [(f"keep {name} in float", config.changed(exclude=(*config.exclude, name))) for name in layers]
-    wide = [(f"{name}={WIDE}", name) for name in layers if PRECISIONS[config.precision][1] == 8]
-    kept += [(f"keep {name} in int16", config.changed(rules=(*config.rules, rule))) for rule, name in wide]
+    if results == 8:
+        kept += [(f"keep {name} in int16", _ruled(config, f"{name}=w8a16")) for name in layers]
+    if bits == 4:
+        whole = f"w8a{results}" if results else "w8"
+        kept += [(f"keep the weight of {name} in int8", _ruled(config, f"{name}={whole}")) for name in layers]
     if len(layers) > 1:
         every = config.changed(exclude=(*config.exclude, *layers))
         kept.append((f"keep all of {', '.join(layers)} in float", every))
-    careful = EFFORTS["balanced"]["activations"]
-    if config.activations != careful:
-        kept.append((f"--activations {careful.name}", config.changed(activations=careful)))
+    if bits and config.weights == "per_tensor":
+        kept.append(("--weights per_channel", config.changed(weights="per_channel")))
+    careful = EFFORTS["balanced"]
+    if config.activations != careful["activations"]:
+        kept.append(
+            (f"--activations {careful['activations'].name}", config.changed(activations=careful["activations"]))
+        )
+    if reads and any(getattr(config, name) != value for name, value in careful.items()):
+        kept.append(("--effort balanced", config.changed(**careful)))
     return kept
+
+
+def _ruled(config: QuantConfig, rule: str) -> QuantConfig:
+    return config.changed(rules=(*config.rules, rule))
 
 
 def _sqnr(one: Any, inputs: Sequence[Any], exact: Sequence[Sequence[np.ndarray]]) -> float:

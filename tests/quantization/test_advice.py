@@ -24,7 +24,8 @@ def test_the_layer_to_keep_in_float_comes_first_with_the_gain_that_it_has():
     data, seen = b.data(3, seed=7), []
     found = advise(model, ["last", "coarse"], data, b.data(), progress=lambda *step: seen.append(step))
     order = [(one.time > 0.5, -one.gain) for one in found]
-    assert "coarse" in found[0].text and order == sorted(order)
+    assert order == sorted(order)
+    assert "keep coarse in float" in [one.text for one in found]
     one = next(x for x in found if x.text == "keep coarse in float")
     again = requantize(model, one.config, b.data())
     noise = Noise()
@@ -32,7 +33,18 @@ def test_the_layer_to_keep_in_float_comes_first_with_the_gain_that_it_has():
         noise.add([y.numpy() for y in model.float_graph.interpret(x)], [again(x).numpy()])
     assert one.sqnr_db == pytest.approx(noise.sqnr_db, abs=0.2) and one.gain > 3
     assert str(one).startswith("keep coarse in float: +") and str(one).endswith("% time")
-    assert set(one.to_json()) == {"text", "sqnr_db", "gain", "time"} and seen[-1] == ("advice", 6, 6)
+    assert set(one.to_json()) == {"text", "sqnr_db", "gain", "time"} and seen[-1] == ("advice", 8, 8)
+
+
+def test_settings_that_cost_no_time_are_advised_before_layers_in_float():
+    b, graph = coarse_net()
+    model = quantize_model(graph, b.data(), QuantConfig(weights="per_tensor", precision="w4a8"))
+    found = {one.text: one.gain for one in advise(model, ["coarse"], b.data(3, seed=7), b.data())}
+    first = next(iter(found))
+    assert first in ("--weights per_channel", "--effort balanced") and found[first] > 3
+    assert found["--weights per_channel"] > found["keep the weight of coarse in int8"] > 0
+    unread = advise(model, ["coarse"], b.data(3, seed=7))
+    assert "--effort balanced" not in [one.text for one in unread], "it needs the data again"
 
 
 def test_what_gains_nothing_is_left_out():
