@@ -3,26 +3,28 @@
 Of a network whose weights alone are integers, these are compared exactly, and its float results up to rounding.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from megengine.core.errors import OptionError
+from megengine.core.errors import OptionError, listed
 from megengine.core.notebook import html_text
 from megengine.core.sizes import at
 from megengine.core.text import counted, one_line
 from megengine.dispatch import reference_runner
 from megengine.kernels.problem import Problem
+from megengine.ops.ordered import ORDERED
 from megengine.plan import compile as compile_plan
 from megengine.quantization.checks.forms import integer_form, require_integers
 from megengine.quantization.checks.simulate import simulate
 from megengine.quantization.ranges import Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, interpret, lower
+from megengine.traced_module.bodies import Body, bodies_of
 from megengine.traced_module.editing.expressions import set_outputs
-from megengine.traced_module.ir.expr import Apply, Constant, Input
+from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.sizes import note_counts, spec_at, specialised
 
@@ -68,6 +70,9 @@ class VerifyResult:
         weights: of a network whose weights alone are integers, how many constants were compared: their real values are
             equal, or `runs` tells. 0 for other networks, of which every value is compared.
         results: of such a network, the largest difference of its float results, as a share of the largest result.
+        unordered: float layers of an integer network whose sums have no defined order, by name: they came into the
+            network after it was made of integers. Their results may differ in the last bit from run to run and from
+            machine to machine; `integer_network` gives their sums an order.
     """
 
     runs: tuple[Difference, ...]
@@ -75,6 +80,7 @@ class VerifyResult:
     batches: int = 0
     weights: int = 0
     results: float = 0.0
+    unordered: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -98,6 +104,11 @@ class VerifyResult:
                 f"first at {r.node} ({r.op} {one_line(r.module)})"
             )
             lines.append(f"  {r.run:18} {'equal' if not r.values else where}")
+        if self.unordered:
+            lines.append(
+                f"  float sums of {listed(self.unordered)} have no defined order; "
+                "verify and run integer_network(network), where they have"
+            )
         if self.weights:
             lines.append(f"  only real values of {counted(self.weights, 'weight')} are compared so: all else is float")
             lines.append(f"  float results      at most {self.results:.2g} of the largest away")
@@ -127,6 +138,9 @@ def verify(
     Where weights alone are integers, float layers add up in the order of their kernels. There the real values of the
     weights are compared, in every run, and float results that are more than 1e-3 of the largest away count as wrong.
 
+    Float layers that came into an integer network later (by an edit, or as modules beside quantized ones) do so, too.
+    The result names them in `unordered`; in `integer_network(model)` their sums have one order.
+
     Args:
         model: result of `quantize_model`, or an integer graph.
         inputs: arrays, or tuples of arrays for several inputs.
@@ -142,7 +156,8 @@ def verify(
     network = lower(source).graph
     remedies = "quantize_model(network, data)", "verify the model that quantize_model gives"
     require_integers(network, f"verify: network {network.name!r}", remedies)
-    weights = frozenset(_real_weights(network)) if integer_form(network) == "weights" else frozenset()
+    form = integer_form(network)
+    weights = frozenset(_real_weights(network)) if form == "weights" else frozenset()
     plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(network, n, weights) for n in threads}
     differences = {name: Difference(name) for name in ("eager", *plans)}
     float_steps: dict[str, float] = {}
@@ -168,14 +183,24 @@ def verify(
             progress("verify", done, None)
     if not done:
         raise OptionError("verify: no inputs; expected at least one input of the model")
-    return VerifyResult(tuple(differences.values()), float_steps, done, len(weights), results)
+    unordered = tuple(_unordered(network)) if form == "integer" else ()
+    return VerifyResult(tuple(differences.values()), float_steps, done, len(weights), results, unordered)
 
 
-def _real_weights(graph: InternalGraph) -> Iterable[str]:
+def _real_weights(graph: InternalGraph) -> Iterator[str]:
     """Names of the real values of integer constants."""
     for expr in graph.exprs():
         if isinstance(expr, Apply) and expr.record.dequantizes and isinstance(expr.inputs[0].expr, Constant):
             yield expr.outputs[0].name
+
+
+def _unordered(graph: InternalGraph, path: str = "") -> Iterator[str]:
+    """Names of the float layers that add in the order of their kernels, those of the graphs that ops run included."""
+    for expr in graph.exprs():
+        if isinstance(expr, Apply) and expr.op in ORDERED and expr.outputs[0].dtype == np.float32:
+            yield path + expr.outputs[0].name
+        for name, body in bodies_of(expr):
+            yield from _unordered(body.graph, f"{path}{expr.outputs[0].name}.{name}.")
 
 
 _NOISE = 1e-3  # of the largest result: far more than the order of float sums makes
@@ -198,26 +223,35 @@ def _compare_weights(
 
 def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
     """Every value of an op-level graph from the NumPy references of the ops, by node name."""
-    values: Values = {}
+    values: Values = {n.name: np.asarray(array) for n, array in zip(graph.inputs, inputs, strict=True)}
     counts: dict[str, int] = {}  # lengths that depend on values
-    arrays = iter(inputs)
     for expr in graph.exprs():
-        if isinstance(expr, Input):
-            values[expr.outputs[0].name] = np.asarray(next(arrays))
-        elif isinstance(expr, Constant):
+        if isinstance(expr, Constant):
             values[expr.outputs[0].name] = expr.value.numpy()
         elif isinstance(expr, Apply):
             single = len(expr.outputs) == 1
             input_specs, output_specs = (
                 [spec_at(n.spec, counts) for n in nodes] for nodes in (expr.inputs, expr.outputs)
             )
-            problem = Problem(expr.op, tuple(input_specs), tuple(output_specs), at(dict(expr.attrs), counts))
+            attrs = at(dict(expr.attrs), counts) | {name: Body(b.graph, _results_of(b)) for name, b in bodies_of(expr)}
+            problem = Problem(expr.op, tuple(input_specs), tuple(output_specs), attrs)
             run = reference_runner(expr.record, problem, single)
             result = run(*[values[n.name] for n in expr.inputs])
             for node, value in zip(expr.outputs, (result,) if single else result, strict=True):
                 values[node.name] = value
             note_counts(counts, output_specs, [values[n.name].shape for n in expr.outputs])
     return values
+
+
+def _results_of(body: Body) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    """A graph that an op runs, as the specification runs it."""
+
+    def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        graph = specialised(body.graph, [array.shape for array in arrays])
+        values = specification(graph, arrays)
+        return [values[node.name] for node in graph.outputs]
+
+    return run
 
 
 def eager(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:

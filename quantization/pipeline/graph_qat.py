@@ -26,7 +26,6 @@ from megengine.quantization.pipeline.integerize import with_integers
 from megengine.quantization.pipeline.layer_regions import layer_regions
 from megengine.quantization.pipeline.match import is_bias
 from megengine.quantization.pipeline.materialize import materialize
-from megengine.quantization.pipeline.order import in_one_order
 from megengine.quantization.pipeline.spec import Plain
 from megengine.quantization.pipeline.straight_through import Slope
 from megengine.quantization.pipeline.trained_norms import norms_of, with_norms
@@ -240,7 +239,7 @@ class QATGraph(Module):
 
     def convert(self) -> TracedModule:
         """The integer network. Raises CalibrationError if an edge saw nothing; its node is named."""
-        return TracedModule.from_graph(in_one_order(self._network().integer_graph))
+        return TracedModule.from_graph(self._network().integer_graph)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """What `pickle` and `copy.deepcopy` take: the network, the settings and the state."""

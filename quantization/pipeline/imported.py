@@ -4,7 +4,7 @@ from megengine.core.errors import QuantizationError
 from megengine.quantization.checks import integer_form
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.integerize import integerize
-from megengine.quantization.pipeline.order import in_one_order
+from megengine.quantization.pipeline.order import put_in_order
 from megengine.traced_module import InternalGraph, TracedModule, lower
 
 
@@ -13,7 +13,8 @@ def integer_network(model: TracedModule | InternalGraph) -> TracedModule:
 
     That is what importing a quantized ONNX file gives, in either format of ONNX Runtime's quantizer. Each layer between
     pairs becomes an integer op; one without an integer form, and one whose weight less its zero point needs more than
-    8 bits, stays in float between its pairs. A network of integer ops is returned as it is.
+    8 bits, stays in float between its pairs. Sums of layers in float have one order in the result
+    (docs/integer-arithmetic.md); of a network of integer ops, nothing else is changed.
 
     Raises:
         QuantizationError: it holds no quantized value that is computed, or a multiplier, bias or accumulator is out of
@@ -25,10 +26,11 @@ def integer_network(model: TracedModule | InternalGraph) -> TracedModule:
     graph = lower(model).graph
     form = integer_form(graph)
     if form == "integer":
+        put_in_order(graph)
         return TracedModule.from_graph(graph)
     if form != "qdq":
         raise QuantizationError(
             f"integer_network: network {graph.name!r} has no quantize / dequantize pairs around its layers; "
             "quantize it with quantize_model"
         )
-    return TracedModule.from_graph(in_one_order(integerize(fold(graph))))
+    return TracedModule.from_graph(integerize(fold(graph)))

@@ -28,6 +28,7 @@ from megengine.quantization.pipeline.match import (
     stored,
     strip_clamps,
 )
+from megengine.quantization.pipeline.order import put_in_order
 from megengine.quantization.pipeline.sequences import integer_steps
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses
@@ -75,7 +76,7 @@ class Site:
 
 
 def integerize(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
-    """A copy of a QDQ graph in which every known chain is an integer op.
+    """A copy of a QDQ graph in which every known chain is an integer op, and sums of float layers have one order.
 
     Layers whose float result goes on in float give float32 directly (`dtype="float32"`).
 
@@ -102,6 +103,7 @@ def with_integers(graph: InternalGraph, *, int_bias: bool = False) -> tuple[Inte
             if pair is not None:
                 replace_all_uses(g, *pair)
         remove_dead(g)
+    put_in_order(g)
     return g, integers
 
 

@@ -19,7 +19,6 @@ from megengine.quantization.pipeline.freeze import Frozen, edge_dtype, freeze
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.judging import Judges
 from megengine.quantization.pipeline.materialize import materialize
-from megengine.quantization.pipeline.order import in_one_order
 from megengine.quantization.pipeline.refine import refine
 from megengine.quantization.pipeline.report import QuantReport, report_of
 from megengine.quantization.ranges import Progress, Statistics, TensorStatistics, as_samples, require_repeatable
@@ -178,4 +177,4 @@ def convert(
     qdq = materialize(graph, frozen)
     integer = integerize(fold(qdq), int_bias=int_bias)
     report = report_of(graph, integer, annotation, undone)
-    return QuantizedModel(config, graph, qdq, in_one_order(integer), annotation, frozen, stats, report)
+    return QuantizedModel(config, graph, qdq, integer, annotation, frozen, stats, report)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from megengine.core.dtype import QuantizedDType
 from megengine.core.notebook import html_table
 from megengine.core.text import counted
+from megengine.ops.ordered import ORDERED
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -57,14 +58,14 @@ def report_of(
 ) -> QuantReport:
     """The report on an integer graph; ops that only move values are not listed."""
     total = sum(multiply_adds(float_graph).values())
-    floating = []
+    plain, floating = {twin: op for op, twin in ORDERED.items()}, []
     for expr in integer_graph.exprs():
         if not isinstance(expr, Apply) or not _computes_in_float(expr):
             continue
-        name, macs = expr.outputs[0].name, expr.macs
-        reason = annotation.floating.get(name, f"no integer kernel takes {expr.op} as it stands here")
+        name, macs, op = expr.outputs[0].name, expr.macs, plain.get(expr.op, expr.op)
+        reason = annotation.floating.get(name, f"no integer kernel takes {op} as it stands here")
         module = str(expr.meta.get("module", "") or "")
-        floating.append(FloatOp(name, expr.op, module, reason, macs, macs / total if total else 0.0))
+        floating.append(FloatOp(name, op, module, reason, macs, macs / total if total else 0.0))
     edges = {name: annotation.explain(name) for name in annotation.edges}
     return QuantReport(len(annotation.weights), tuple(floating), edges, undone)
 
