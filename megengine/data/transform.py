@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from megengine import random
 from megengine.core import absent
-from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, UnsupportedError
+from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, UnsupportedError, brief
 from megengine.core.exports import own_names
 from megengine.dispatch.refusal import constructor, explains
 
@@ -98,17 +99,22 @@ class VisionTransform(Transform):
         raise self._lacks("_apply_coords")
 
     def _apply_boxes(self, boxes: Any) -> np.ndarray:
-        boxes = np.asarray(boxes)
+        boxes = _part(self, "boxes", boxes)
         ends = self._apply_coords(boxes.reshape(-1, 2, 2))
         corners = np.concatenate([ends.min(-2), ends.max(-2)], axis=-1) if len(ends) else ends
         return corners.reshape(boxes.shape)
 
     def _apply_keypoints(self, keypoints: Any) -> np.ndarray:
-        keypoints = np.asarray(keypoints)
+        keypoints = _part(self, "keypoints", keypoints)
         return np.concatenate([self._apply_coords(keypoints[..., :2]), keypoints[..., 2:]], axis=-1)
 
     def _apply_polygons(self, polygons: Any) -> list[list[np.ndarray]]:
-        return [[self._apply_coords(np.asarray(p).reshape(-1, 2)) for p in parts] for parts in polygons]
+        lists = (list, tuple, np.ndarray)
+        if not isinstance(polygons, lists) or not all(isinstance(parts, lists) for parts in polygons):
+            raise ArgumentError(
+                f"{type(self).__name__}: polygons are {brief(polygons)}; expected lists of lists of coords"
+            )
+        return [[self._apply_coords(_part(self, "polygon", p).reshape(-1, 2)) for p in parts] for parts in polygons]
 
 
 def _picture(name: str, value: Any) -> np.ndarray:
@@ -118,6 +124,29 @@ def _picture(name: str, value: Any) -> np.ndarray:
     if image.dtype.kind not in "buif":
         raise ArgumentError(f"{name}: a picture holds values of {image.dtype}; expected numbers")
     return image if image.ndim == 3 else image[..., None]
+
+
+_FORMS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {  # of the parts beside a picture
+    "mask": ("[H,W] or [H,W,C]", lambda shape: len(shape) >= 2),
+    "coords": ("[...,2]", lambda shape: shape[-1:] == (2,)),
+    "boxes": ("[N,4]", lambda shape: shape[-1:] == (4,) or 0 in shape),
+    "keypoints": ("[...,N,3]", lambda shape: len(shape) > 0 and shape[-1] >= 2),
+    "polygon": ("an even number of values", lambda shape: len(shape) > 0 and math.prod(shape) % 2 == 0),
+}
+
+
+def _part(transform: VisionTransform, part: str, value: Any) -> np.ndarray:
+    """A part of an item as an array. Raises ShapeError and ArgumentError where it is no such part."""
+    expected, fits = _FORMS[part]
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of several lengths
+        raise ArgumentError(f"{type(transform).__name__}: {part} is {brief(value)}; expected {expected}") from None
+    if array.dtype.kind not in "buif":
+        raise ArgumentError(f"{type(transform).__name__}: {part} holds {brief(value)}; expected numbers")
+    if not fits(array.shape):
+        raise ShapeError(f"{type(transform).__name__}: {part} has shape {array.shape}; expected {expected}")
+    return array
 
 
 def _by_channel(name: str, argument: str, value: Any) -> Any:
@@ -254,9 +283,10 @@ class CenterCrop(VisionTransform):
         return self._cut(image)
 
     def _apply_mask(self, mask: Any) -> np.ndarray:
-        return self._cut(np.asarray(mask))
+        return self._cut(_part(self, "mask", mask))
 
     def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
+        coords = _part(self, "coords", coords)
         return coords - np.asarray((self._left, self._top), coords.dtype)
 
 
@@ -284,9 +314,10 @@ class Pad(VisionTransform):
         return _padded(image, self.size, self.value)
 
     def _apply_mask(self, mask: Any) -> np.ndarray:
-        return _padded_mask(mask, self.size, self.mask_value)
+        return _padded_mask(_part(self, "mask", mask), self.size, self.mask_value)
 
     def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
+        coords = _part(self, "coords", coords)
         return coords + np.asarray((self.size[2], self.size[0]), coords.dtype)
 
 
@@ -300,8 +331,7 @@ def _padded(image: np.ndarray, size: Sequence[int], value: Any) -> np.ndarray:
     return out
 
 
-def _padded_mask(mask: Any, size: Sequence[int], value: float) -> np.ndarray:
-    mask = np.asarray(mask)
+def _padded_mask(mask: np.ndarray, size: Sequence[int], value: float) -> np.ndarray:
     return np.pad(mask, [size[:2], size[2:], *[(0, 0)] * (mask.ndim - 2)], constant_values=value)
 
 
@@ -339,7 +369,7 @@ class RandomCrop(CenterCrop):
         return self._cut(_padded(image, self._border, self.padding_value))
 
     def _apply_mask(self, mask: Any) -> np.ndarray:
-        return self._cut(_padded_mask(mask, self._border, self.padding_maskvalue))
+        return self._cut(_padded_mask(_part(self, "mask", mask), self._border, self.padding_maskvalue))
 
 
 class RandomHorizontalFlip(VisionTransform):
@@ -365,9 +395,10 @@ class RandomHorizontalFlip(VisionTransform):
         return np.ascontiguousarray(np.flip(image, self._axis)) if self._flipped else image
 
     def _apply_mask(self, mask: Any) -> np.ndarray:
-        return self._apply_image(np.asarray(mask))
+        return self._apply_image(_part(self, "mask", mask))
 
     def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
+        coords = _part(self, "coords", coords)
         if not self._flipped:
             return coords
         moved = coords.copy()

@@ -215,6 +215,26 @@ def test_what_does_not_fit_is_refused_by_name(call, text):
     assert isinstance(caught.value, AssertionError) and isinstance(caught.value, ValueError)
 
 
+@pytest.mark.parametrize("transform", [T.Pad(1), T.CenterCrop(2), T.RandomCrop(2), T.RandomHorizontalFlip(1.0)])
+@pytest.mark.parametrize(
+    ("part", "value", "text"),
+    [
+        ("mask", 3, r"mask has shape \(\); expected \[H,W\] or \[H,W,C\]"),
+        ("mask", [[1], [2, 3]], r"mask is \[a list, a list\]; expected"),
+        ("mask", "x", "mask holds 'x'; expected numbers"),
+        ("coords", np.zeros(3), r"coords has shape \(3,\); expected \[...,2\]"),
+        ("boxes", np.zeros((2, 3)), r"boxes has shape \(2, 3\); expected \[N,4\]"),
+        ("keypoints", 3, r"keypoints has shape \(\); expected \[...,N,3\]"),
+        ("polygons", None, "polygons are None; expected lists of lists of coords"),
+        ("polygons", [[[1, 2, 3]]], r"polygon has shape \(3,\); expected an even number of values"),
+    ],
+)
+def test_parts_of_other_forms_are_refused_by_name(transform, part, value, text):
+    transform.order = ("image", part)
+    with pytest.raises(MegEngineError, match=f"({type(transform).__name__}|Pad): {text}"):
+        transform.apply((np.zeros((4, 4, 3), np.uint8), value))
+
+
 def test_masks_of_two_axes_move_with_their_picture():
     """MegEngine refuses masks [H,W] in most transforms; here they are cut, padded and exchanged as [H,W,1] is."""
     mask, order = np.arange(24, dtype=np.uint8).reshape(4, 6), ("image", "mask")
