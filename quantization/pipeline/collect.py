@@ -21,6 +21,7 @@ from megengine.quantization.ranges import (
     Statistics,
     TensorStatistics,
     as_samples,
+    items_of,
     sample_number,
     watched,
 )
@@ -94,7 +95,7 @@ def _count_all(
         pending.clear()
         keep(total)
 
-    batches = as_samples(_told(data, progress), graph)
+    batches = as_samples(_told(items_of(data, graph), progress), graph)
     while True:
         try:
             arrays = next(batches, None)

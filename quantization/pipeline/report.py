@@ -42,6 +42,14 @@ class QuantReport:
     edges: dict[str, str]
     undone: str = ""
 
+    def __str__(self) -> str:
+        """A line for what is in integers, and one for each op in float with its reason and share."""
+        lines = [f"{counted(self.integer_layers, 'layer')} in integers, {counted(len(self.floating), 'op')} in float"]
+        for one in self.floating:
+            share = f" ({one.share:.1%} of the multiply-adds)" if one.share else ""
+            lines.append(f"{one.op} {one.name}{share}: {one.reason}")
+        return "\n".join([*lines, *([self.undone] if self.undone else [])])
+
     def _repr_html_(self) -> str:
         rows = [(one.name, one.op, one.module, one.reason, f"{one.share:.1%}") for one in self.floating]
         title = f"{counted(self.integer_layers, 'layer')} in integers, {counted(len(rows), 'op')} in float"

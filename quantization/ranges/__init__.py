@@ -5,6 +5,7 @@ from megengine.quantization.ranges.batches import (
     Progress,
     as_batches,
     as_tensors,
+    items_of,
     require_repeatable,
     sample_number,
     samples_of,

@@ -45,10 +45,12 @@ def watched(graph: InternalGraph, sinks: Mapping[str, Sink]) -> Callable[[Batch]
 def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
     """Each item as a tuple of arrays of the inputs' shapes and dtypes; batches for a graph of batch 1 are divided.
 
+    An array with the axes of the only input is one batch.
+
     Raises:
         CalibrationError: wrong number of inputs, a shape that does not fit, or values that the dtype does not hold.
     """
-    for number, item in enumerate(batches):
+    for number, item in enumerate(items_of(batches, graph)):
         parts: Sequence[Any] = item if isinstance(item, (tuple, list)) else (item,)
         arrays = [np.asarray(p.numpy() if isinstance(p, Tensor) else p) for p in parts]
         if len(arrays) != len(graph.inputs):
@@ -61,6 +63,12 @@ def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
             fitting = tuple(_fitted(number, node, array) for node, array in zip(graph.inputs, piece, strict=True))
             _check_sizes(number, graph, fitting)
             yield fitting
+
+
+def items_of(batches: Iterable[Any], graph: InternalGraph) -> Iterable[Any]:
+    """The batches of data: an array with as many axes as the only input of the graph is a batch itself."""
+    array = isinstance(batches, (np.ndarray, Tensor)) and len(graph.inputs) == 1
+    return [batches] if array and batches.ndim == graph.inputs[0].spec.ndim else batches
 
 
 def samples_of(arrays: Sequence[np.ndarray], shapes: Sequence[tuple[int, ...]]) -> Iterator[Batch]:

@@ -8,7 +8,7 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, MegEngineError
 from megengine.core.sizes import name_of, names_of
-from megengine.quantization.ranges.batches import Batch, Progress, Sink, as_batches, as_tensors, watched
+from megengine.quantization.ranges.batches import Batch, Progress, Sink, as_batches, as_tensors, items_of, watched
 from megengine.traced_module import interpret
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -73,6 +73,7 @@ def stream(
 
     Raises CalibrationError if no batch fits.
     """
+    batches = items_of(batches, graph)
     total = len(batches) if isinstance(batches, Sized) else None
     done = 0
 

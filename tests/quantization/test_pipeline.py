@@ -9,6 +9,7 @@ import megengine.module as M
 from megengine.core.dtype import QuantizedDType, qint8, quint8
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.plan import compile
 from megengine.quantization.checks.verify import verify
 from megengine.quantization.pipeline.annotate import annotate
@@ -25,6 +26,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module import trace_module
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.editing.rewiring import set_input
+from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from tests.helpers.quant_nets import Builder, concat_net, gated_net, ops, residual_net, run, sqnr, transposed_net
@@ -269,6 +271,35 @@ def test_requantize_needs_no_data():
     np.testing.assert_array_equal(run(corrected.integer_graph, x)[0], run(whole.integer_graph, x)[0])
     with pytest.raises(CalibrationError, match="gptq needs data; give calibration=, or rounding='nearest'"):
         requantize(first, QuantConfig(rounding="gptq"))
+
+
+def test_one_array_of_samples_is_data():
+    """With the axes of the input it is a batch; with one more, as before, batches one after the other."""
+    b, graph = residual_net()
+    batches = b.data(3)
+    listed = quantize_model(graph, batches, QuantConfig(rounding="gptq"))
+    together = np.concatenate(batches)
+    shapes = [graph.inputs[0].shape[0] * k for k in (1, 3)]
+    assert [len(batches[0]), len(together)] == shapes
+    for data in (np.stack(batches), Tensor(np.stack(batches))):
+        same = quantize_model(graph, data, QuantConfig(rounding="gptq"))
+        assert digest(same.integer_graph) == digest(listed.integer_graph)
+    one = quantize_model(graph, batches[0], QuantConfig(rounding="gptq"))
+    assert digest(one.integer_graph) == digest(quantize_model(graph, batches[:1], one.config).integer_graph)
+    assert verify(one, batches[1]).exact
+    assert one.analyze(batches[1]).output_sqnr_db == one.analyze([batches[1]]).output_sqnr_db
+
+
+def test_the_report_is_readable_when_it_is_printed():
+    b, graph = residual_net()
+    model = quantize_model(graph, b.data(), QuantConfig(exclude=("stem",)))
+    head, *rows = str(model.report).splitlines()
+    assert len(rows) == len(model.report.floating)
+    assert (
+        head
+        == f"{model.report.integer_layers} layers in integers, {counted(len(model.report.floating), 'op')} in float"
+    )
+    assert rows[0].startswith("conv2d stem ") and "% of the multiply-adds): " in rows[0]
 
 
 def test_data_that_can_be_read_once():
