@@ -12,11 +12,11 @@ from megengine.core.text import counted
 from megengine.dispatch import NO_RULE, QuantRule, apply, registry
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
-from megengine.quantization.pipeline.masks import masked_scores
+from megengine.quantization.pipeline.masks import masked_scores, masked_sums
 from megengine.quantization.pipeline.match import is_bias, mean_over_picture
 from megengine.quantization.pipeline.selection import INPUT, Layer, Precision, precisions, select
 from megengine.quantization.pipeline.sequences import weights_of, why_float
-from megengine.quantization.pipeline.spec import Argument, Fixed, Mask, Masked, Plain, QSpec, Shared, Weight
+from megengine.quantization.pipeline.spec import Addend, Argument, Fixed, Mask, Masked, Plain, QSpec, Shared, Weight
 from megengine.quantization.ranges import RangeMethod, TensorStatistics, activation_dtype
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
@@ -398,6 +398,8 @@ class _Annotator:
             scores, largest = tuple(n.name for n in mask.scores), float(sum(masks))
             why = f"scores behind a mask of {mask.softmax.output.name}"
             return Masked(scheme, self.config.activations, why, scores, largest, mask.room)
+        if sums := masked_sums(node):
+            return Addend(scheme, self.config.activations, reason, tuple((n.name, _most(other)) for n, other in sums))
         if (group := self._function_behind(node)) is not None:
             return Argument(scheme, self.config.activations, reason, lambda x: evaluate(group, x[:, None])[:, 0])
         return Plain(scheme, self.config.activations, reason)
@@ -464,6 +466,11 @@ class _Annotator:
                     if node.name in sources:
                         continue
                     self.result.edges[node.name] = Shared(out.name, f"concat {out.name} copies integers")
+
+
+def _most(operand: TensorNode) -> str | float:
+    """The name of a computed value, or the largest value of a constant."""
+    return float(np.max(constant_value(operand))) if isinstance(operand.expr, Constant) else operand.name
 
 
 def _not_finite(exprs: Sequence[Apply]) -> set[str]:

@@ -10,7 +10,7 @@ from megengine.core.dtype import QuantizedDType, quantized
 from megengine.core.errors import CalibrationError, QuantizationError
 from megengine.kernels.reference import integer
 from megengine.quantization.pipeline.annotate import Annotation
-from megengine.quantization.pipeline.spec import Argument, Fixed, Mask, Masked, Plain, QSpec, Shared, Weight
+from megengine.quantization.pipeline.spec import Addend, Argument, Fixed, Mask, Masked, Plain, QSpec, Shared, Weight
 from megengine.quantization.ranges import TensorStatistics, activation_dtype, quantized_dtype, scheme, weight_dtype
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -80,7 +80,7 @@ def freeze(
             bias, data = ops[op].inputs[at].expr.value.numpy(), edges.get(ops[name].inputs[0].name)
             weights[name] = with_room(bias, ops[name], data, weights[name])
             biases[op, at] = in_steps(bias, ops[name], data, weights[name])
-    bounded = frozenset(n for n, spec in annotation.edges.items() if isinstance(spec, Argument | Masked))
+    bounded = frozenset(n for n, spec in annotation.edges.items() if isinstance(spec, Addend | Argument | Masked))
     return Frozen(edges, weights, operands, biases, bounded)
 
 
@@ -156,10 +156,24 @@ def _dtype(
         least = max(lo + total - hi for lo, hi in ends) - spec.room
         if known.minimum < least < known.maximum:
             return quantized_dtype(least, known.maximum, scheme(spec.scheme))
+    if isinstance(spec, Addend):
+        least = min(_least_addend(n, other, annotation, seen) for n, other in spec.sums)
+        if known.minimum < least < known.maximum:
+            return quantized_dtype(least, known.maximum, scheme(spec.scheme))
     dtype = activation_dtype(known, spec.method, spec.scheme)
     if isinstance(spec, Argument):
         return quantized_dtype(*where_it_changes(spec.function, *_ends(dtype)), scheme(spec.scheme))
     return dtype
+
+
+def _least_addend(
+    name: str, other: str | float, annotation: Annotation, seen: Mapping[str, TensorStatistics | QuantizedDType]
+) -> float:
+    """What gives the least value of a sum with the largest value of its other operand."""
+    if name not in annotation.edges or (isinstance(other, str) and other not in seen):
+        return -np.inf
+    most = _ends(seen[other])[1] if isinstance(other, str) else other
+    return _ends(edge_dtype(name, annotation, seen))[0] - most
 
 
 def _ends(known: TensorStatistics | QuantizedDType) -> tuple[float, float]:

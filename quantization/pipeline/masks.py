@@ -55,6 +55,28 @@ def _softmax_behind(node: TensorNode) -> Apply | None:
     return None
 
 
+def masked_sums(node: TensorNode) -> tuple[tuple[TensorNode, TensorNode], ...]:
+    """The sums of masked scores, each with its other operand, that alone read a value; none for other values."""
+    found: list[tuple[TensorNode, TensorNode]] = []
+    waiting = [node]
+    while waiting:
+        value = waiting.pop()
+        if any(n is value for n in node.graph.outputs):
+            return ()
+        for user in value.users:
+            if isinstance(user, Apply) and user.record.rule.kind == "shape" and user.inputs[0] is value:
+                waiting.extend(user.outputs)
+            elif match(_SUM, user.outputs[0]) is not None and _is_bounded_sum(user.outputs[0]):
+                found.extend((user.outputs[0], n) for n in user.inputs if n is not value)
+            else:
+                return ()
+    return tuple(found)
+
+
+def _is_bounded_sum(node: TensorNode) -> bool:
+    return masked_scores(node) is not None or bool(masked_sums(node))
+
+
 _MASK = const().where(lambda node: bool(np.min(np.asarray(constant_value(node)), initial=0.0) < LEAST))
 
 

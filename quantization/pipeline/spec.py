@@ -41,6 +41,18 @@ class Masked(Plain):
 
 
 @dataclass(frozen=True, slots=True)
+class Addend(Plain):
+    """A value, such as a computed mask, that only sums of masked scores read: what takes them below their ranges is
+    left out.
+
+    Args:
+        sums: each sum and its other operand; of a constant, the largest value.
+    """
+
+    sums: tuple[tuple[str, str | float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Mask:
     """A constant that masks scores: no smaller than what takes the largest score as far below the smallest."""
 
