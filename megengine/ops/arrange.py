@@ -9,6 +9,7 @@ import numpy as np
 
 from megengine import device as devices
 from megengine.core.errors import OptionError
+from megengine.core.sizes import whole
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
@@ -55,7 +56,7 @@ def isinf(inp: TensorLike) -> Tensor:
 def tile(inp: TensorLike, reps: Integers) -> Tensor:
     """X repeated along each axis as often as `reps` says; missing axes are added in front, as in NumPy."""
     x = as_tensor(inp)
-    counts = tuple(int(r) for r in listed(reps))
+    counts = tuple(whole(r) for r in listed(reps))
     ndim = max(len(counts), x.ndim)
     counts = (1,) * (ndim - len(counts)) + counts
     shape = (1,) * (ndim - x.ndim) + x.shape
@@ -77,8 +78,8 @@ def repeat(inp: TensorLike, repeats: int, axis: int | None = None) -> Tensor:
         raise OptionError(f"repeat: repeats is {repeats}; expected at least 0")
     head, length, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     y = apply("reshape", x, shape=(*head, length, 1, *tail))
-    y = apply("broadcast_to", y, shape=(*head, length, int(repeats), *tail))
-    return apply("reshape", y, shape=(*head, length * int(repeats), *tail))
+    y = apply("broadcast_to", y, shape=(*head, length, whole(repeats), *tail))
+    return apply("reshape", y, shape=(*head, length * whole(repeats), *tail))
 
 
 @public(home=_HOME, by_spec=True)

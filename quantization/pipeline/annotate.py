@@ -470,7 +470,7 @@ class _Annotator:
 
 def _most(operand: TensorNode) -> str | float:
     """The name of a computed value, or the largest value of a constant."""
-    return float(np.max(constant_value(operand))) if isinstance(operand.expr, Constant) else operand.name
+    return float(np.max(np.asarray(constant_value(operand)))) if isinstance(operand.expr, Constant) else operand.name
 
 
 def _not_finite(exprs: Sequence[Apply]) -> set[str]:

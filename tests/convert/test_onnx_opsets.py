@@ -84,3 +84,10 @@ def test_a_dtype_that_an_operator_lacks_is_refused():
     graph = graph_of("logical_not", [np.ones(3, np.float32)], {})
     with pytest.raises(GraphError, match=r"refuses the model at opset 17: .*node name: out.*; change the dtype"):
         to_model(TracedModule.from_graph(graph))
+
+
+@pytest.mark.parametrize("reduction", ["none", "max"])
+def test_without_an_opset_the_first_that_has_all_operators_is_written(reduction):
+    arrays = [np.zeros((2, 3), np.float32), np.zeros((1, 3), np.int64), np.ones((1, 3), np.float32)]
+    model = to_model(graph_of("scatter_elements", arrays, {"axis": 0, "reduction": reduction}))
+    assert model.opset_import[0].version == {"none": 17, "max": 18}[reduction]

@@ -13,7 +13,7 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill WRITERS)
     write_recurrent_rules,
     write_rules,
 )
-from megengine.convert.onnx.writing import OLDER, WRITERS, Writer, attribute, quantized, utf8
+from megengine.convert.onnx.writing import OLDER, WRITERS, NewerOpsetError, Writer, attribute, quantized, utf8
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, OptionError
 from megengine.core.files import replacing
@@ -39,8 +39,8 @@ def export(model: Any, path: str | Path, *, opset: int | None = None) -> None:
     Args:
         model: an op-level graph, or a traced module that holds one (see `lower`), float or with explicit pairs.
         path: the .onnx file; an old file is replaced only when the new one is complete.
-        opset: 13 to the newest that the installed onnx package knows; 17 if not given, or 21 where a value is of 4 or
-            16 bits.
+        opset: 13 to the newest that the installed onnx package knows; 17 if not given, 21 where a value is of 4 or 16
+            bits, or the first that has all operators of the network.
 
     Raises:
         GraphError: an op has no ONNX form for its dtypes at this opset; the message names the node.
@@ -61,14 +61,25 @@ def export_qdq(model: Any, path: str | Path, *, opset: int | None = None) -> Non
 
 def to_model(model: Any, *, opset: int | None = None) -> "onnx.ModelProto":
     """The ONNX model of an op-level graph, checked by ONNX's own checker."""
+    newest, graph = newest_opset(), lower(model).graph
+    if opset is not None and not OLDEST <= opset <= newest:
+        raise OptionError(f"ONNX export: opset {opset}; expected {OLDEST} to {newest}")
+    if opset is not None:
+        return _model_proto(graph, opset)
+    dtypes = [quantized(node) for node in graph.nodes() if isinstance(node, TensorNode)]
+    opset = OPSET if all(d is None or d.bits in (8, 32) for d in dtypes) else OPSET_OF_OTHER_BITS
+    while True:
+        try:
+            return _model_proto(graph, opset)
+        except NewerOpsetError as error:
+            if error.since > newest:
+                raise
+            opset = error.since
+
+
+def _model_proto(graph: InternalGraph, opset: int) -> "onnx.ModelProto":
     import onnx
 
-    newest, graph = newest_opset(), lower(model).graph
-    if opset is None:
-        dtypes = [quantized(node) for node in graph.nodes() if isinstance(node, TensorNode)]
-        opset = OPSET if all(d is None or d.bits in (8, 32) for d in dtypes) else OPSET_OF_OTHER_BITS
-    if not OLDEST <= opset <= newest:
-        raise OptionError(f"ONNX export: opset {opset}; expected {OLDEST} to {newest}")
     w = Writer(opset, write_graph=_graph_proto)
     w.taken.update(node.name for expr in graph.exprs() for node in expr.outputs)
     made = _graph_proto(w, graph, graph.inputs)
@@ -146,7 +157,7 @@ def _write_expr(w: Writer, expr: Apply) -> None:
 
     if not onnx.defs.has(rule.op_type, max_inclusive_version=w.opset) and rule.op_type not in OLDER:
         first = onnx.defs.get_schema(rule.op_type).since_version
-        raise w.unsupported(expr, f"{rule.op_type} exists since opset {first}, and {w.opset} is written")
+        raise w.newer(expr, rule.op_type, first)
     since, older = OLDER.get(rule.op_type, (0, None))
     if older is not None and w.opset < since:
         older(w, expr)

@@ -62,7 +62,7 @@ def scatter(w: Writer, expr: Apply) -> None:
     reduction = expr.attrs["reduction"]
     since = {"none": 0, "add": 16, "mul": 16}.get(reduction, 18)
     if w.opset < since:
-        raise w.unsupported(expr, f"reduction {reduction!r} exists since opset {since}, and {w.opset} is written")
+        raise w.newer(expr, f"reduction {reduction!r}", since)
     attrs = {} if reduction == "none" else {"reduction": reduction}
     if expr.op == "scatter_elements":
         w.emit("ScatterElements", expr, axis=int(expr.attrs["axis"]), **attrs)

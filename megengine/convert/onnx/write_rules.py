@@ -273,7 +273,7 @@ def cast(w: Writer, expr: Apply) -> None:
     import onnx
 
     if expr.op == "bitcast" and w.opset < 26:
-        raise w.unsupported(expr, f"BitCast exists since opset 26, and {w.opset} is written")
+        raise w.newer(expr, "BitCast", 26)
     operator = "Cast" if expr.op == "cast" else "BitCast"
     w.emit(operator, expr, to=onnx.helper.np_dtype_to_tensor_dtype(storage_of(expr.outputs[0].spec.dtype)))
 
@@ -296,7 +296,7 @@ def pool(w: Writer, expr: Apply) -> None:
     else:
         x, name = expr.inputs[0], expr.outputs[0].name
         if is_open(x.spec.shape):
-            raise w.unsupported(expr, f"a dilated mean of the open shape {x.spec.shape} exists since opset 19")
+            raise w.newer(expr, f"a dilated mean of the open shape {x.spec.shape}", 19)
         ones = w.constant(np.ones((x.shape[1], 1, *a["kernel"])), f"{name}_ones", storage_of(x.dtype))
         total = w.add("Conv", [w.value(x), ones], f"{name}_sum", group=x.shape[1], **window)
         counts = w.constant(pool_counts(x.shape[2:], **a), f"{name}_counts", storage_of(x.dtype))

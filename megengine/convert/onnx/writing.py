@@ -46,6 +46,14 @@ def older_writer(operator: str, *, since: int) -> Callable[[WriteRule], WriteRul
     return declare
 
 
+class NewerOpsetError(GraphError):
+    """An op has an ONNX form since opset `since` only."""
+
+    def __init__(self, message: str, since: int) -> None:
+        super().__init__(message)
+        self.since = since
+
+
 @dataclass
 class Writer:
     """Collects ONNX nodes and initializers; `absorbed` exprs are written by the node that reads them."""
@@ -165,7 +173,15 @@ class Writer:
 
     def unsupported(self, expr: Apply, reason: str) -> GraphError:
         """The error for an expr without an ONNX form."""
-        return GraphError(f"node {expr.outputs[0].name!r} ({expr.op}): {reason}; it cannot be exported to ONNX")
+        return GraphError(_refusal(expr, reason))
+
+    def newer(self, expr: Apply, what: str, since: int) -> GraphError:
+        """The error for an expr whose ONNX form is newer than the opset that is written."""
+        return NewerOpsetError(_refusal(expr, f"{what} exists since opset {since}, and {self.opset} is written"), since)
+
+
+def _refusal(expr: Apply, reason: str) -> str:
+    return f"node {expr.outputs[0].name!r} ({expr.op}): {reason}; it cannot be exported to ONNX"
 
 
 def storage(node: TensorNode) -> np.ndarray:
