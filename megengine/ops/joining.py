@@ -130,6 +130,8 @@ def split(inp: TensorLike, nsplits_or_sections: Integers, axis: int = 0) -> tupl
     x = as_tensor(inp)
     axis = normalize_axis("split", axis, x.ndim)
     length = x.shape[axis]
+    if isinstance(nsplits_or_sections, Tensor) and nsplits_or_sections.ndim == 0:
+        nsplits_or_sections = nsplits_or_sections.item()
     if isinstance(nsplits_or_sections, (int, numbers.Integral)) or (
         isinstance(nsplits_or_sections, float) and nsplits_or_sections.is_integer()
     ):

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import is_float
-from megengine.core.errors import CalibrationError, MegEngineError, OptionError, QuantizationError, listed
-from megengine.core.sizes import is_open, named
-from megengine.core.spec import TensorSpec
+from megengine.core.errors import CalibrationError, OptionError, QuantizationError, listed
+from megengine.core.sizes import is_open
 from megengine.core.text import counted
 from megengine.module import Module
 from megengine.quantization.checks import require_float, require_float_modules
@@ -26,6 +25,7 @@ from megengine.quantization.pipeline.integerize import with_integers
 from megengine.quantization.pipeline.layer_regions import layer_regions
 from megengine.quantization.pipeline.match import is_bias
 from megengine.quantization.pipeline.materialize import materialize
+from megengine.quantization.pipeline.open_batch import lowered
 from megengine.quantization.pipeline.spec import Plain
 from megengine.quantization.pipeline.straight_through import Slope
 from megengine.quantization.pipeline.trained_norms import norms_of, with_norms
@@ -33,11 +33,10 @@ from megengine.quantization.pipeline.trained_scales import EdgeScale, TrainedSca
 from megengine.quantization.pipeline.training_run import Network, Seen, float_run, run
 from megengine.quantization.ranges import Progress, RangeMethod, as_batches, as_tensors
 from megengine.tensor import Parameter, Tensor
-from megengine.traced_module import TracedModule, lower, trace_module
+from megengine.traced_module import TracedModule, trace_module
 from megengine.traced_module.interpret import check_inputs
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign
 from megengine.traced_module.ir.queries import applied
 from megengine.traced_module.passes.retyping import widen
@@ -329,11 +328,11 @@ def prepare_qat(
                 "pass sample inputs: prepare_qat(module, x)"
             )
         with _in_evaluation(module):
-            graph = _lowered(trace_module(module, *inputs))
+            graph = lowered(trace_module(module, *inputs))
     else:
         if isinstance(module, TracedModule):
             require_float_modules(module)
-        graph = _lowered(module)
+        graph = lowered(module)
     _require_evaluation(graph)
     require_float(graph)
     widen(graph)
@@ -351,29 +350,6 @@ def _in_evaluation(module: Module) -> Iterator[None]:
     finally:
         for one, training in modes:
             one.training = training
-
-
-def _lowered(module: TracedModule | InternalGraph) -> InternalGraph:
-    """The network as ops, for batches of any size where it can be computed for them."""
-    graph = module.graph if isinstance(module, TracedModule) else module
-    if not graph.of_calls:
-        return lower(module).graph
-    nodes = [n for n in graph.inputs if isinstance(n, TensorNode)]
-    fixed = [n.spec for n in nodes]
-    lengths = {spec.shape[0] for spec in fixed if spec.ndim}
-    if len(lengths) != 1 or any(map(is_open, lengths)) or not all(spec.ndim for spec in fixed):
-        return lower(module).graph
-    batch = named("batch", lengths.pop())
-    try:
-        for node, spec in zip(nodes, fixed, strict=True):
-            assign(graph, node, "_spec", TensorSpec((batch, *spec.shape[1:]), spec.dtype, spec.device))
-        return lower(module).graph
-    except MegEngineError:  # the network counts on its number of samples, such as reshape(1, -1)
-        pass
-    finally:
-        for node, spec in zip(nodes, fixed, strict=True):
-            assign(graph, node, "_spec", spec)
-    return lower(module).graph
 
 
 def _require_whole_scales(graph: InternalGraph, annotation: Annotation) -> None:
