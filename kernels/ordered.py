@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.text import counted
 from megengine.kernels import _core, memory
 from megengine.kernels.kernel import EagerKernel, StepKernel
 from megengine.kernels.native import StepCache, long_steps, step_kernel
@@ -23,19 +22,8 @@ def _three(numbers: Any, filler: int) -> tuple[int, ...]:
     return *(filler,) * (_AXES - len(numbers)), *numbers
 
 
-_MOST_READ = 1 << 22  # numbers of the input around one line of the result, which the step copies
-
-
 def _windows_usable(problem: Problem) -> str | None:
-    return float32_only(problem) or long_steps(problem) or _far_taps(problem)
-
-
-def _far_taps(problem: Problem) -> str | None:
-    (x, w), a = problem.inputs[:2], problem.attrs
-    spans = [d * (k - 1) + 1 for d, k in zip(a.dilation, w.shape[2:], strict=True)]
-    line = problem.outputs[0].shape[-1] * a.stride[-1] + spans[-1]
-    read = math.prod(spans[:-1]) * line * x.shape[1]
-    return f"{counted(read, 'number')} around a line are left to the reference" if read > _MOST_READ else None
+    return float32_only(problem) or long_steps(problem)
 
 
 def _of_convolution(problem: Problem, w: np.ndarray) -> list[Phase]:

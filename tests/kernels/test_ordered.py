@@ -122,38 +122,6 @@ def test_sums_take_the_products_in_the_order_that_is_written_down():
     assert get_op("ordered_conv2d").reference(picture, w, np.float32([0.5]), **window).item() == 3.5
 
 
-# channels around the vectors and panels, alone and in groups; planes as plans with values in rows have them
-@pytest.mark.parametrize("channels", [1, 7, 8, 9, 15, 16, 17, 24, 31, 33])
-@pytest.mark.parametrize("groups", ["one", "each"])
-def test_narrow_layers(channels, groups):
-    each, many = (1, channels) if groups == "each" else (channels, 1)
-    attrs = geometry((1, 2), ((1, 1), (1, 0)), (1, 1), many)
-    for x, w in (((2, channels, 5, 9), (channels, each, 3, 3)), ((1, channels, 1, 3), (channels, each, 3, 3))):
-        check("ordered_conv2d", [noise(*x), noise(*w), noise(channels)], attrs)
-    pads = ((0, 0), (1, 1), (1, 0))
-    volume = noise(1, channels, 2, 4, 5), noise(channels, each, 1, 3, 3)
-    check("ordered_conv3d", [*volume, noise(channels)], geometry((1, 1, 2), pads, (1, 1, 1), many))
-
-
-def test_all_of_an_input_may_be_padding():
-    """Windows that read no element, and such that read one; and lines that are cut for threads."""
-    attrs = geometry((1, 3), ((4, 4), (5, 6)), (3, 2), 1)
-    check("ordered_conv2d", [noise(1, 3, 1, 2), noise(20, 3, 3, 2), noise(20)], attrs)
-
-
-def test_numbers_that_lie_far_apart_are_left_to_the_reference():
-    attrs = geometry((1, 1), ((8000, 0), (0, 0)), (8000, 1), 1)
-    x, w = noise(1, 2, 3, 300), noise(3, 2, 2, 1)
-    spec = infer("ordered_conv2d", [TensorSpec(a.shape, a.dtype) for a in (x, w)], attrs)
-    problem = Problem("ordered_conv2d", [TensorSpec(a.shape, a.dtype) for a in (x, w)], [spec], attrs)
-    reasons = dict(family("ordered_conv2d").explain(problem))
-    assert reasons["own_ordered_windows"] == "4816602 numbers around a line are left to the reference"
-    np.testing.assert_array_equal(
-        apply("ordered_conv2d", Tensor(x), Tensor(w), **attrs).numpy(),
-        get_op("ordered_conv2d").reference(x, w, **attrs),
-    )
-
-
 @pytest.mark.parametrize("op", ["ordered_windows_step", "ordered_product_step"])
 def test_wrong_sizes_are_refused(op):
     axes, w = (1, 1, 1), np.zeros((1, 2, 2), np.float32)

@@ -17,6 +17,7 @@ from megengine.kernels import isa
 from megengine.ops.ordered import ORDERED
 from megengine.plan import compile as compile_plan
 from megengine.quantization import QuantConfig, quantize_model, verify
+from megengine.quantization.pipeline import graph_qat
 from megengine.tensor import Tensor
 from megengine.traced_module import trace_module
 
@@ -95,6 +96,17 @@ def test_layers_keep_their_kernels_where_weights_alone_are_integers():
     assert {"conv2d", "matmul"} <= found
     assert not found & set(ORDERED.values())
     assert verify(model, case.data(1, 1), threads=(1,)).exact
+
+
+@pytest.mark.parametrize(("name", "excluded"), [(name, one) for name in CASES for one in left_out(name)])
+def test_training_computes_what_the_converted_network_computes(name, excluded):
+    random.seed(0)
+    case = CASES[name]
+    data = case.data(2, 3)
+    settings = graph_qat.TRAINING.changed(exclude=excluded)
+    module = graph_qat.prepare_qat(case.make(), Tensor(data[0]), config=settings, calibration=data).eval()
+    for x in (*data, *case.data(2, 1, seed=7)):
+        np.testing.assert_array_equal(module(Tensor(x)).numpy(), module.convert()(Tensor(x)).numpy())
 
 
 def test_the_report_names_the_plain_op():

@@ -4,24 +4,13 @@
 
 namespace mge {
 
-// Products of rows: number k of row r is a[r][shift + at[k]], and sums go to dst[r]. They begin with 0 where
-// they are fresh, else with what dst has; `bias`, if any, is added last.
-struct OrderedRows {
-    const float* const* a;
-    const std::int64_t* at;
-    std::int64_t shift, rows, depth;
-    float* const* dst;
-    bool fresh;
-    const float* bias;
-};
-
 struct OrderedKernels {
-    // Columns to .. to + cols of dst: rows times packed columns, in panels as in panels.h; bias as long as
-    // panels.
-    void (*multiply)(const OrderedRows& rows, const float* packed, std::int64_t to, std::int64_t cols);
-    // dst[r][c] = the sum over k of a[r][at[k] + c] * weights[k][c] for each channel; weights and bias are as
-    // long as panels.
-    void (*multiply_channels)(const OrderedRows& rows, const float* weights, std::int64_t channels);
+    // dst[r * step + c] += the sum over k of a[r][k] * packed column c; panels of columns as in panels.h.
+    void (*multiply)(const float* const* a, std::int64_t rows, std::int64_t depth, const float* packed,
+                     float* dst, std::int64_t step, std::int64_t cols);
+    // dst[r * channels + c] += the sum over t of a[r * taps + t][c] * weights[t * channels + c].
+    void (*multiply_channels)(const float* const* a, std::int64_t rows, std::int64_t taps,
+                              const float* weights, float* dst, std::int64_t channels);
 };
 
 const OrderedKernels& ordered_kernels_base();

@@ -41,8 +41,6 @@ class OrderedProduct final : public Step {
     OrderedProduct(const ProductShape& shape, Places places, int threads)
         : s_(shape), places_(std::move(places)), chunks_((s_.rows + kRowsOfTask - 1) / kRowsOfTask) {
         parts_ = static_cast<int>(std::clamp<std::int64_t>(threads, 1, tasks()));
-        for (std::int64_t k = 0; k < std::min(kDepth, s_.depth); ++k)
-            reach_.push_back(k * (s_.transpose_a ? s_.rows : 1));
     }
 
     void pack(const float* b, std::int64_t size) {
@@ -57,8 +55,9 @@ class OrderedProduct final : public Step {
 
     std::size_t scratch_bytes() const override {
         const std::int64_t own = packed_.empty() ? kDepth * padded_columns(s_.cols) : 0;
-        return static_cast<std::size_t>(2 * kRowsOfTask) * sizeof(float*) +
-               static_cast<std::size_t>(own) * sizeof(float);
+        const std::int64_t turned = s_.transpose_a ? kRowsOfTask * kDepth : 0;
+        return static_cast<std::size_t>(kRowsOfTask) * sizeof(float*) +
+               static_cast<std::size_t>(own + turned) * sizeof(float);
     }
 
     void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
@@ -81,13 +80,11 @@ class OrderedProduct final : public Step {
         const std::int64_t matrix = task / chunks_, chunk = task % chunks_, columns = padded_columns(s_.cols);
         const std::int64_t first = s_.rows * chunk / chunks_, rows = s_.rows * (chunk + 1) / chunks_ - first;
         const auto [of_a, of_b] = places_[static_cast<std::size_t>(matrix)];
+        float* dst = out + (matrix * s_.rows + first) * s_.cols;
+        std::fill_n(dst, rows * s_.cols, 0.f);
         auto** pointers = reinterpret_cast<const float**>(scratch);
-        auto** dst = reinterpret_cast<float**>(scratch + kRowsOfTask * sizeof(float*));
-        auto* own = reinterpret_cast<float*>(dst + kRowsOfTask);
-        for (std::int64_t r = 0; r < rows; ++r) {
-            pointers[r] = a + of_a + (first + r) * (s_.transpose_a ? 1 : s_.depth);
-            dst[r] = out + (matrix * s_.rows + first + r) * s_.cols;
-        }
+        auto* turned = reinterpret_cast<float*>(pointers + kRowsOfTask);
+        float* own = turned + (s_.transpose_a ? kRowsOfTask * kDepth : 0);
         for (std::int64_t k = 0; k < s_.depth; k += kDepth) {
             const std::int64_t depth = std::min(kDepth, s_.depth - k);
             const float* packed = packed_.data() + of_b / s_.cols * columns + k * columns;
@@ -95,9 +92,12 @@ class OrderedProduct final : public Step {
                 pack_block(b + of_b, k, own);
                 packed = own;
             }
-            const std::int64_t shift = k * (s_.transpose_a ? s_.rows : 1);
-            const OrderedRows now{pointers, reach_.data(), shift, rows, depth, dst, k == 0, nullptr};
-            active_ordered_kernels().multiply(now, packed, 0, s_.cols);
+            for (std::int64_t r = 0; r < rows; ++r) {
+                pointers[r] = s_.transpose_a ? turned + r * depth : a + of_a + (first + r) * s_.depth + k;
+                for (std::int64_t i = 0; s_.transpose_a && i < depth; ++i)
+                    turned[r * depth + i] = a[of_a + (k + i) * s_.rows + first + r];
+            }
+            active_ordered_kernels().multiply(pointers, rows, depth, packed, dst, s_.cols, s_.cols);
         }
     }
 
@@ -105,7 +105,6 @@ class OrderedProduct final : public Step {
     Places places_;
     std::int64_t chunks_;
     Numbers packed_;
-    std::vector<std::int64_t> reach_;  // of the numbers of a row in a block
     int parts_ = 1;
 };
 

@@ -1,5 +1,5 @@
 // Convolutions whose sums have one order: for each place of the result, its taps one after the other, and the
-// channels of a tap one after the other. Taps outside the input read zeros; the bias is added last.
+// channels of a tap one after the other. Taps outside the input add nothing; the bias is added last.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -9,7 +9,7 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -28,11 +28,10 @@ namespace {
 using F32 = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using Index = std::array<std::int64_t, 3>;
 
-constexpr std::int64_t kDepth = 256;     // products of a sum that are added at once
-constexpr std::int64_t kSums = 1 << 15;  // sums that are added to at once: 128 KB
-constexpr std::int64_t kPlaces = 96;     // places of the result that are computed at once, at most
-constexpr std::int64_t kFewPlaces = 24;  // at least, however many sums these are
-constexpr std::int64_t kBand = 1 << 14;  // numbers of a part of the input that is copied: 64 KB
+constexpr std::int64_t kDepth = 256;         // products of a sum that are added at once
+constexpr std::int64_t kSums = 1 << 15;      // sums of a task: 128 KB
+constexpr std::int64_t kShortRun = 32;       // channels of a tap below which they are copied side by side
+constexpr std::int64_t kGathered = 1 << 16;  // numbers that a task of single channels copies
 
 // Sizes of a convolution over three axes.
 struct WindowShape {
@@ -43,6 +42,12 @@ struct WindowShape {
     std::int64_t taken() const { return channels / groups; }  // channels that a sum reads
     std::int64_t given() const { return outputs / groups; }
     bool single() const { return taken() == 1 && given() == 1; }
+    bool direct() const { return !planes && taken() >= kShortRun; }
+};
+
+// Products of a sum that are added at once: from tap `tap` and its channel `channel` on.
+struct Block {
+    std::int64_t tap, channel, depth;
 };
 
 // Places of the result that read the same taps: out[axis] = origin[axis] + i * out_step[axis], i <
@@ -50,34 +55,50 @@ struct WindowShape {
 struct Phase {
     Index origin, counts;
     std::vector<Index> offsets;
-    std::vector<std::int64_t>
-        reach;        // where each product of a sum reads, from the first element that one may read
+    std::vector<std::int64_t> distances;  // of the taps, in elements of the input
+    Index least, most;                    // of the offsets
+    std::vector<Block> blocks;
     Numbers weights;  // [block][group][panel][depth][kPanel]; of single channels [tap][channel]
+
+    std::int64_t places() const { return counts[0] * counts[1] * counts[2]; }
 };
 
-// Lines of the result of a phase: places that differ in the last axis alone.
 struct Task {
-    const Phase* phase;
-    std::int64_t image, slice, first, lines;
+    std::int64_t phase, first, count;  // places of all images, one after the other
+};
+
+struct Place {
+    Index in;            // what a tap of offset 0 reads
+    std::int64_t first;  // its element
+    std::int64_t image, out;
+    bool inside;  // every tap reads the input
 };
 
 std::int64_t volume(const Index& i) { return i[0] * i[1] * i[2]; }
 
+std::vector<Block> blocks_of(const WindowShape& s, std::int64_t taps) {
+    std::vector<Block> out;
+    const std::int64_t total = taps * s.taken(), run = s.direct() ? s.taken() : total;
+    for (std::int64_t start = 0; start < total; start += run)
+        for (std::int64_t k = start; k < start + run; k += kDepth)
+            out.push_back({k / s.taken(), k % s.taken(), std::min(kDepth, start + run - k)});
+    return out;
+}
+
 class OrderedWindows final : public Step {
   public:
     OrderedWindows(const WindowShape& shape, std::vector<Phase> phases, Numbers bias, int threads)
-        : s_(shape), phases_(std::move(phases)), bias_(std::move(bias)) {
-        measure();
-        std::int64_t lines = 0;
-        for (const Phase& p : phases_) lines += s_.batch * p.counts[0] * p.counts[1];
-        const std::int64_t each = std::min(lines_, std::max<std::int64_t>(1, lines / threads));
-        lines_ = each;
-        place_taps();
-        for (const Phase& p : phases_)
-            for (std::int64_t i = 0; i < s_.batch * p.counts[0]; ++i)
-                for (std::int64_t l = 0; l < p.counts[1]; l += each)
-                    tasks_.push_back(
-                        {&p, i / p.counts[0], i % p.counts[0], l, std::min(each, p.counts[1] - l)});
+        : s_(shape),
+          phases_(std::move(phases)),
+          bias_(std::move(bias)),
+          zeros_(static_cast<std::size_t>(shape.channels)) {
+        for (const Phase& p : phases_) taps_ = std::max(taps_, static_cast<std::int64_t>(p.offsets.size()));
+        const std::int64_t most = s_.single() ? kGathered / std::max<std::int64_t>(1, taps_ * s_.channels)
+                                              : kSums / s_.outputs / 24 * 24;
+        rows_ = std::clamp<std::int64_t>(most, s_.single() ? 4 : 24, 96);
+        for (std::size_t p = 0; p < phases_.size(); ++p)
+            for (std::int64_t total = s_.batch * phases_[p].places(), at = 0; at < total; at += rows_)
+                tasks_.push_back({static_cast<std::int64_t>(p), at, std::min(rows_, total - at)});
         parts_ =
             static_cast<int>(std::clamp<std::size_t>(static_cast<std::size_t>(threads), 1, tasks_.size()));
     }
@@ -85,9 +106,15 @@ class OrderedWindows final : public Step {
     int parts() const override { return parts_; }
 
     std::size_t scratch_bytes() const override {
-        const std::int64_t numbers = (copied_ ? volume(pitch_) * s_.channels : 0) + sums();
-        return static_cast<std::size_t>(2 * places_) * sizeof(float*) +
-               static_cast<std::size_t>(numbers) * sizeof(float);
+        const std::int64_t gathered = s_.single()   ? (s_.planes ? rows_ * taps_ * s_.channels : 0)
+                                      : s_.direct() ? 0
+                                                    : rows_ * kDepth;
+        const std::int64_t pointers = rows_ * (s_.single() ? taps_ : 1);
+        const std::int64_t places = s_.single() ? 1 : std::min(taps_, kDepth + 1);
+        return static_cast<std::size_t>(rows_) * sizeof(Place) +
+               static_cast<std::size_t>(rows_ * places) * sizeof(std::int64_t) +
+               static_cast<std::size_t>(pointers) * sizeof(float*) +
+               static_cast<std::size_t>(rows_ * s_.outputs + gathered) * sizeof(float);
     }
 
     void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
@@ -99,179 +126,183 @@ class OrderedWindows final : public Step {
     }
 
   private:
-    std::int64_t sums() const { return s_.planes ? places_ * s_.outputs : 0; }
+    // Scratch memory of a task.
+    struct Room {
+        Place* places;
+        std::int64_t* offsets;  // [tap][place]: the first element that a tap reads, below 0 outside the input
+        const float** pointers;
+        float *sums, *gathered;
+    };
 
-    // What all phases read around a place, how much of the input is copied at once, and whether it is at all.
-    void measure() {
-        Index most{}, counts{};
-        bool first = true;
-        for (const Phase& p : phases_) {
-            for (std::size_t a = 0; a < 3; ++a) counts[a] = std::max(counts[a], p.counts[a]);
-            for (const Index& tap : p.offsets) {
-                for (std::size_t a = 0; a < 3; ++a) {
-                    least_[a] = first ? tap[a] : std::min(least_[a], tap[a]);
-                    most[a] = first ? tap[a] : std::max(most[a], tap[a]);
-                }
-                first = false;
-            }
-        }
-        copied_ = s_.planes;
-        for (std::size_t a = 0; a < 3; ++a) {
-            span_[a] = most[a] - least_[a] + 1;
-            copied_ |= least_[a] < 0 || (counts[a] - 1) * s_.in_step[a] + most[a] >= s_.in[a];
-        }
-        places_ = std::clamp<std::int64_t>(kSums / s_.outputs, kFewPlaces, kPlaces);
-        const std::int64_t width = (counts[2] - 1) * s_.in_step[2] + span_[2];
-        const std::int64_t rows = kBand / (span_[0] * width * s_.channels);
-        const std::int64_t lines = copied_ ? (rows - span_[1]) / s_.in_step[1] + 1 : places_ / counts[2];
-        lines_ = std::clamp<std::int64_t>(lines, 1, counts[1]);
-        width_ = width;
-    }
-
-    // Where the products of each phase read.
-    void place_taps() {
-        pitch_ = copied_ ? Index{span_[0], (lines_ - 1) * s_.in_step[1] + span_[1], width_} : s_.in;
-        for (Phase& p : phases_)
-            for (const Index& tap : p.offsets)
-                for (std::int64_t c = 0; c < s_.taken(); ++c)
-                    p.reach.push_back(element(tap[0] - least_[0], tap[1] - least_[1], tap[2] - least_[2]) +
-                                      c);
-    }
-
-    std::int64_t element(std::int64_t slice, std::int64_t row, std::int64_t column) const {
-        return ((slice * pitch_[1] + row) * pitch_[2] + column) * s_.channels;
+    Room room_of(std::byte* scratch) const {
+        Room room{};
+        room.places = reinterpret_cast<Place*>(scratch);
+        room.offsets = reinterpret_cast<std::int64_t*>(room.places + rows_);
+        room.pointers = reinterpret_cast<const float**>(
+            room.offsets + rows_ * (s_.single() ? 1 : std::min(taps_, kDepth + 1)));
+        room.sums = reinterpret_cast<float*>(room.pointers + rows_ * (s_.single() ? taps_ : 1));
+        room.gathered = room.sums + rows_ * s_.outputs;
+        return room;
     }
 
     void run_task(const Task& task, const float* x, float* out, std::byte* scratch) const noexcept {
-        const auto** a = reinterpret_cast<const float**>(scratch);
-        auto** dst = reinterpret_cast<float**>(scratch + static_cast<std::size_t>(places_) * sizeof(float*));
-        auto* sums = reinterpret_cast<float*>(dst + places_);
-        float* band = sums + this->sums();
-        const Phase& p = *task.phase;
-        const std::int64_t per_line = p.counts[2], total = task.lines * per_line;
-        const float* source = band;
-        if (copied_)
-            copy(task, x, band);
+        const Phase& phase = phases_[static_cast<std::size_t>(task.phase)];
+        const Room room = room_of(scratch);
+        for (std::int64_t r = 0; r < task.count; ++r) room.places[r] = place(phase, task.first + r);
+        std::fill_n(room.sums, task.count * s_.outputs, 0.f);
+        if (s_.single())
+            add_channels(phase, room, task.count, x);
         else
-            source = x + task.image * volume(s_.in) * s_.channels +
-                     element(task.slice * s_.in_step[0] + least_[0], task.first * s_.in_step[1] + least_[1],
-                             least_[2]);
-        for (std::int64_t begin = 0; begin < total; begin += places_) {
-            const std::int64_t count = std::min(places_, total - begin);
-            std::int64_t line = begin / per_line, column = begin % per_line;
-            for (std::int64_t r = 0; r < count; ++r) {
-                a[r] = source + element(0, line * s_.in_step[1], column * s_.in_step[2]);
-                dst[r] = s_.planes ? sums + r * s_.outputs : out + place(task, line, column) * s_.outputs;
-                if (++column == per_line) ++line, column = 0;
+            for (std::int64_t b = 0, at = 0; b < static_cast<std::int64_t>(phase.blocks.size()); ++b) {
+                const Block& block = phase.blocks[static_cast<std::size_t>(b)];
+                add_block(phase, block, phase.weights.data() + at, room, task.count, x);
+                at += block.depth * s_.groups * padded_columns(s_.given());
             }
-            add(p, a, dst, count);
-            if (s_.planes) spread(task, begin, count, sums, out);
+        finish(room, task.count, out);
+    }
+
+    Place place(const Phase& phase, std::int64_t number) const {
+        Place p{};
+        const std::int64_t each = phase.places();
+        p.image = number / each;
+        p.inside = true;
+        std::int64_t rest = number % each, at = 0;
+        Index i{};
+        for (std::size_t a = 3; a-- > 0; rest /= phase.counts[a]) i[a] = rest % phase.counts[a];
+        for (std::size_t a = 0; a < 3; ++a) {
+            p.in[a] = i[a] * s_.in_step[a];
+            p.out = p.out * s_.out[a] + phase.origin[a] + i[a] * s_.out_step[a];
+            p.inside &= p.in[a] + phase.least[a] >= 0 && p.in[a] + phase.most[a] < s_.in[a];
+            at = at * s_.in[a] + p.in[a];
         }
+        p.first = s_.planes ? p.image * s_.channels * volume(s_.in) + at
+                            : (p.image * volume(s_.in) + at) * s_.channels;
+        return p;
     }
 
-    // The place in the result, all images counted.
-    std::int64_t place(const Task& task, std::int64_t line, std::int64_t column) const {
-        const Phase& p = *task.phase;
-        const std::int64_t slice = p.origin[0] + task.slice * s_.out_step[0];
-        const std::int64_t row = p.origin[1] + (task.first + line) * s_.out_step[1];
-        return ((task.image * s_.out[0] + slice) * s_.out[1] + row) * s_.out[2] + p.origin[2] +
-               column * s_.out_step[2];
+    // The first element that a tap reads at a place; below 0 outside the input.
+    std::int64_t offset(const Phase& phase, const Place& p, std::int64_t tap) const {
+        const auto t = static_cast<std::size_t>(tap);
+        for (std::size_t a = 0; !p.inside && a < 3; ++a) {
+            const std::int64_t i = p.in[a] + phase.offsets[t][a];
+            if (i < 0 || i >= s_.in[a]) return -1;
+        }
+        return p.first + phase.distances[t];
     }
 
-    // What the places of a task read, channels-last, with zeros outside the input.
-    void copy(const Task& task, const float* x, float* band) const {
-        const std::int64_t channels = s_.channels, wide = width_ * channels;
-        const std::int64_t rows = (task.lines - 1) * s_.in_step[1] + span_[1];
-        const std::int64_t before = std::clamp<std::int64_t>(-least_[2], 0, width_);
-        const std::int64_t inside =
-            std::clamp<std::int64_t>(s_.in[2] - std::max<std::int64_t>(least_[2], 0), 0, width_ - before);
-        for (std::int64_t i = 0; i < span_[0] * rows; ++i) {
-            const std::int64_t slice = task.slice * s_.in_step[0] + least_[0] + i / rows;
-            const std::int64_t row = task.first * s_.in_step[1] + least_[1] + i % rows;
-            float* to = band + element(i / rows, i % rows, 0);
-            if (slice < 0 || slice >= s_.in[0] || row < 0 || row >= s_.in[1]) {
-                std::fill_n(to, wide, 0.f);
-                continue;
-            }
-            const std::int64_t at =
-                (slice * s_.in[1] + row) * s_.in[2] + std::max<std::int64_t>(least_[2], 0);
-            const float* from = x + task.image * volume(s_.in) * channels + at * (s_.planes ? 1 : channels);
-            std::fill_n(to, before * channels, 0.f);
-            to += before * channels;
-            if (s_.planes)
-                for (std::int64_t c = 0; c < channels; ++c)
-                    for (std::int64_t w = 0; w < inside; ++w)
-                        to[w * channels + c] = from[c * volume(s_.in) + w];
+    void add_block(const Phase& phase, const Block& block, const float* weights, const Room& room,
+                   std::int64_t rows, const float* x) const {
+        const std::int64_t taken = s_.taken(), last = block.tap + (block.channel + block.depth - 1) / taken;
+        for (std::int64_t t = block.tap; t <= last; ++t)
+            for (std::int64_t r = 0; r < rows; ++r)
+                room.offsets[(t - block.tap) * rows_ + r] = offset(phase, room.places[r], t);
+        const std::int64_t each = block.depth * padded_columns(s_.given());
+        for (std::int64_t g = 0; g < s_.groups; ++g) {
+            const float* from = x + g * taken * (s_.planes ? volume(s_.in) : 1);
+            if (s_.direct())
+                for (std::int64_t r = 0; r < rows; ++r)
+                    room.pointers[r] =
+                        room.offsets[r] < 0 ? zeros_.data() : from + room.offsets[r] + block.channel;
             else
-                std::copy_n(from, inside * channels, to);
-            std::fill_n(to + inside * channels, (width_ - before - inside) * channels, 0.f);
+                gather(block, from, room, rows);
+            active_ordered_kernels().multiply(room.pointers, rows, block.depth, weights + g * each,
+                                              room.sums + g * s_.given(), s_.outputs, s_.given());
         }
     }
 
-    void add(const Phase& p, const float* const* a, float* const* dst, std::int64_t count) const {
-        const OrderedKernels& kernels = active_ordered_kernels();
-        const auto depth = static_cast<std::int64_t>(p.reach.size());
-        const float* bias = bias_.empty() ? nullptr : bias_.data();
-        OrderedRows rows{a, p.reach.data(), 0, count, depth, dst, true, bias};
-        if (s_.single()) return kernels.multiply_channels(rows, p.weights.data(), s_.channels);
-        const std::int64_t each = padded_columns(s_.given());
-        const float* weights = p.weights.data();
-        for (std::int64_t k = 0; k == 0 || k < depth; k += kDepth) {
-            rows.at = p.reach.data() + k;
-            rows.depth = std::min(kDepth, depth - k);
-            rows.fresh = k == 0;
-            const bool last = k + kDepth >= depth;
-            for (std::int64_t g = 0; g < s_.groups; ++g, weights += rows.depth * each) {
-                rows.shift = g * s_.taken();
-                rows.bias = last && bias ? bias + g * each : nullptr;
-                kernels.multiply(rows, weights, g * s_.given(), s_.given());
+    // The numbers that each place reads in a block, side by side. Taps that lie side by side are copied at
+    // once.
+    void gather(const Block& block, const float* from, const Room& room, std::int64_t rows) const {
+        const std::int64_t taken = s_.taken(), apart = s_.planes ? volume(s_.in) : 1;
+        for (std::int64_t r = 0; r < rows; ++r) {
+            float* to = room.gathered + r * block.depth;
+            room.pointers[r] = to;
+            for (std::int64_t k = 0, t = 0, c = block.channel; k < block.depth; c = 0) {
+                const std::int64_t at = room.offsets[t * rows_ + r];
+                std::int64_t run = std::min(taken - c, block.depth - k);
+                for (++t; k + run < block.depth && follows(room.offsets[t * rows_ + r], at, c + run); ++t)
+                    run += std::min(taken, block.depth - k - run);
+                const float* source = from + (at < 0 ? 0 : at + c * apart);
+                if (at < 0)
+                    std::fill_n(to + k, run, 0.f);
+                else if (apart == 1)
+                    std::copy_n(source, run, to + k);
+                else
+                    for (std::int64_t i = 0; i < run; ++i) to[k + i] = source[i * apart];
+                k += run;
             }
         }
     }
 
-    // Sums of places, side by side, into the planes of the result.
-    void spread(const Task& task, std::int64_t begin, std::int64_t count, const float* sums,
-                float* out) const {
-        const std::int64_t per_line = task.phase->counts[2], size = volume(s_.out);
-        for (std::int64_t r = 0; r < count; ++r) {
-            const std::int64_t at =
-                place(task, (begin + r) / per_line, (begin + r) % per_line) - task.image * size;
-            float* to = out + task.image * s_.outputs * size + at;
-            for (std::int64_t o = 0; o < s_.outputs; ++o) to[o * size] = sums[r * s_.outputs + o];
+    // Whether a tap at `next` goes on where `run` numbers from `at` on end.
+    bool follows(std::int64_t next, std::int64_t at, std::int64_t run) const {
+        return !s_.planes && s_.groups == 1 && (at < 0 ? next < 0 : next == at + run);
+    }
+
+    void add_channels(const Phase& phase, const Room& room, std::int64_t rows, const float* x) const {
+        const auto taps = static_cast<std::int64_t>(phase.offsets.size());
+        for (std::int64_t r = 0; r < rows; ++r)
+            for (std::int64_t t = 0; t < taps; ++t) {
+                const std::int64_t at = offset(phase, room.places[r], t);
+                const float*& pointer = room.pointers[r * taps + t];
+                pointer = at < 0 ? zeros_.data() : x + at;
+                if (at < 0 || !s_.planes) continue;
+                float* to = room.gathered + (r * taps + t) * s_.channels;
+                for (std::int64_t c = 0; c < s_.channels; ++c) to[c] = x[at + c * volume(s_.in)];
+                pointer = to;
+            }
+        active_ordered_kernels().multiply_channels(room.pointers, rows, taps, phase.weights.data(), room.sums,
+                                                   s_.channels);
+    }
+
+    void finish(const Room& room, std::int64_t rows, float* out) const {
+        const float* bias = bias_.empty() ? nullptr : bias_.data();
+        const std::int64_t n = s_.outputs, size = volume(s_.out);
+        for (std::int64_t r = 0; r < rows; ++r) {
+            const Place& p = room.places[r];
+            const float* sums = room.sums + r * n;
+            float* to = out + (s_.planes ? p.image * n * size + p.out : (p.image * size + p.out) * n);
+            const std::int64_t apart = s_.planes ? size : 1;
+            if (apart > 1)
+                for (std::int64_t o = 0; o < n; ++o) to[o * apart] = bias ? sums[o] + bias[o] : sums[o];
+            else if (bias)
+                for (std::int64_t o = 0; o < n; ++o) to[o] = sums[o] + bias[o];
+            else
+                std::copy_n(sums, n, to);
         }
     }
 
     WindowShape s_;
     std::vector<Phase> phases_;
-    Numbers bias_;  // [group][panel][kPanel]; of single channels [channel], as long as panels
+    Numbers bias_, zeros_;
     std::vector<Task> tasks_;
-    Index least_{}, span_{}, pitch_{};  // of the offsets of taps; the lengths of what is read
-    bool copied_ = false;
-    std::int64_t places_ = 1, lines_ = 1, width_ = 1;
+    std::int64_t taps_ = 1, rows_ = 0;
     int parts_ = 1;
 };
 
-// Rows of `each` numbers as long as panels.
-Numbers in_panels(const float* from, std::int64_t count, std::int64_t each) {
-    const std::int64_t wide = padded_columns(each);
-    Numbers out(static_cast<std::size_t>(count * wide));
-    for (std::int64_t i = 0; i < count; ++i) std::copy_n(from + i * each, each, out.data() + i * wide);
-    return out;
-}
-
-// w: [tap][channel of a group][output].
-Numbers weights_of(const WindowShape& s, std::int64_t taps, const float* w) {
-    if (s.single()) return in_panels(w, taps, s.channels);
+Numbers weights_of(const WindowShape& s, const Phase& phase, const float* w) {
+    const auto taps = static_cast<std::int64_t>(phase.offsets.size());
+    if (s.single()) return {w, w + taps * s.channels};
     const std::int64_t each = padded_columns(s.given()), depth = taps * s.taken();
     Numbers out(static_cast<std::size_t>(depth * s.groups * each));
     float* to = out.data();
-    for (std::int64_t k = 0; k < depth; k += kDepth)
-        for (std::int64_t g = 0; g < s.groups; ++g) {
-            const std::int64_t now = std::min(kDepth, depth - k);
-            pack_columns(w + k * s.outputs + g * s.given(), s.outputs, 1, now, s.given(), to);
-            to += now * each;
-        }
+    for (const Block& b : phase.blocks)
+        for (std::int64_t g = 0; g < s.groups; ++g, to += b.depth * each)
+            pack_columns(w + (b.tap * s.taken() + b.channel) * s.outputs + g * s.given(), s.outputs, 1,
+                         b.depth, s.given(), to);
     return out;
+}
+
+// What follows from the offsets of a phase's taps.
+void measure(const WindowShape& s, Phase& phase) {
+    for (const Index& tap : phase.offsets) {
+        for (std::size_t a = 0; a < 3; ++a) {
+            phase.least[a] = std::min(phase.least[a], tap[a]);
+            phase.most[a] = std::max(phase.most[a], tap[a]);
+        }
+        const std::int64_t elements = (tap[0] * s.in[1] + tap[1]) * s.in[2] + tap[2];
+        phase.distances.push_back(elements * (s.planes ? 1 : s.channels));
+    }
 }
 
 // Origin and counts of the places, offsets of the taps, and weights [tap, channel, output].
@@ -290,16 +321,18 @@ nb::object ordered_windows_step(const std::array<std::int64_t, 4>& sizes, const 
     const WindowShape shape{batch, channels, outputs, groups, in, out, in_step, out_step, planes};
     std::vector<Phase> own;
     for (const auto& [origin, counts, offsets, w] : phases) {
+        Phase phase{origin, counts, offsets, {}, {}, {}, {}, {}};
+        measure(shape, phase);
         const auto taps = static_cast<std::int64_t>(offsets.size());
         if (static_cast<std::int64_t>(w.size()) != taps * shape.taken() * outputs)
             throw nb::value_error(
                 "ordered_windows_step: weights [tap, channel, output] of each phase expected");
-        own.push_back({origin, counts, offsets, {}, weights_of(shape, taps, w.data())});
+        if (!shape.single()) phase.blocks = blocks_of(shape, taps);
+        phase.weights = weights_of(shape, phase, w.data());
+        own.push_back(std::move(phase));
     }
     Numbers added;
-    if (bias)
-        added = shape.single() ? in_panels(bias->data(), 1, outputs)
-                               : in_panels(bias->data(), groups, shape.given());
+    if (bias) added.assign(bias->data(), bias->data() + outputs);
     return capsule(std::make_unique<OrderedWindows>(shape, std::move(own), std::move(added), threads));
 }
 
