@@ -27,7 +27,8 @@ class QuantConfig:
         weight_method: "minmax" or "mse".
         activations: how ranges of activations are chosen.
         rounding: "nearest", or "gptq": the integers of a weight are chosen together, by what reaches the layer.
-        equalize: scale channels between two convolutions so that all use the whole range (cross-layer equalization).
+        equalize: scale channels between convolutions, across residuals too, so that all use the whole range
+            (cross-layer equalization).
         distillation: passes over the data in which scales, biases and weights are trained to follow the float network;
             0 for none. What does not score better on samples that are held out is undone.
         bias_correction: subtract the mean error that weight and activation rounding leave per channel.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import megengine.traced_module as tm
-from megengine.core.errors import CalibrationError
+from megengine.core.errors import CalibrationError, OptionError
 from megengine.quantization.checks import Analysis, analyze
 from megengine.quantization.pipeline.annotate import Annotation, annotate, require_layers
 from megengine.quantization.pipeline.calibrate import calibrate, observe_all, prepared
@@ -93,9 +93,10 @@ def quantize_model(
     Raises:
         CalibrationError: unusable data; the node or batch is named.
         QuantizationError: the network cannot be quantized as asked, is quantized already, or has no layer to quantize.
-        OptionError: a setting is wrong, an exclude rule selects nothing, or the state is of another run.
+        OptionError: a setting is wrong, an exclude rule selects nothing, the state is of another run, or cannot be one.
     """
     config = config or QuantConfig()
+    kept = None if state is None else _checked(Path(state), config)
     if calibration is None and (statistics is None or config.second_reading):
         raise CalibrationError(
             f"quantize_model: {config.second_reading or 'calibration'} needs inputs of the network; give calibration="
@@ -115,11 +116,24 @@ def quantize_model(
     else:
         calibrate(graph, stats, data, look=judges.look, progress=progress)
     if config.equalize:
-        graph, changed = equalized(graph, stats, per_channel=config.weights == "per_channel")
+        per_channel = config.weights == "per_channel"
+        graph, changed = equalized(graph, stats, annotation.edges, per_channel=per_channel)
         if changed:
             stats = calibrate(graph, observe_all(graph, config), data, progress=progress)
-    kept = None if state is None else Path(state)
     return convert(graph, annotation, stats, config, data, judges=judges, state=kept, progress=progress)
+
+
+def _checked(state: Path, config: QuantConfig) -> Path:
+    """The file of a state. Raises OptionError if nothing is trained, or no such file can be written."""
+    if not config.distillation:
+        raise OptionError(
+            f"state {str(state)!r} keeps the training of distillation, and the settings have none; "
+            'ask for passes of it (effort "best", or distillation=8), or leave out the state'
+        )
+    if state.is_dir() or not state.absolute().parent.is_dir():
+        wrong = "is a folder" if state.is_dir() else f"lies in no folder: {str(state.parent)!r} does not exist"
+        raise OptionError(f"state {str(state)!r} {wrong}; name a file in a folder that exists")
+    return state
 
 
 def requantize(

@@ -162,7 +162,7 @@ def test_equalized_networks_compute_what_they_did(act, groups, per_channel, monk
     monkeypatch.setattr(equalize, "GAIN", 1.0)  # the least gain is enough
     b, g = uneven_net(act, groups)
     model = quantize_model(g, b.data(8), QuantConfig())
-    even, changed = equalized(model.float_graph, model.stats, per_channel=per_channel)
+    even, changed = equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=per_channel)
     assert changed == 1
     for x in b.data(8):
         (expected,), (value,) = interpret(model.float_graph, [x]), interpret(even, [x])
@@ -176,7 +176,7 @@ def test_channels_that_reach_the_limit_of_relu6_are_left(monkeypatch):
     monkeypatch.setattr(equalize, "GAIN", 1.0)
     b, g = uneven_net("relu6", scale=40.0)
     model = quantize_model(g, b.data(8), QuantConfig())
-    even, _ = equalized(model.float_graph, model.stats, per_channel=True)
+    even, _ = equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=True)
     before, after = (
         next(e for e in net.exprs() if isinstance(e, Apply)).inputs[1].expr.value.numpy()
         for net in (model.float_graph, even)
@@ -192,7 +192,7 @@ def test_layers_with_other_readers_are_not_equalized():
     y = b.conv(b.x, 8, label="first")
     g = b.done(b.conv(y, 8, label="second"), y)
     model = quantize_model(g, b.data(2), QuantConfig())
-    assert equalized(model.float_graph, model.stats, per_channel=True)[1] == 0
+    assert equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=True)[1] == 0
 
 
 def test_a_value_read_by_two_layers_is_equalized_for_both():
@@ -200,11 +200,63 @@ def test_a_value_read_by_two_layers_is_equalized_for_both():
     y = b.relu(uneven_conv(b))
     g = b.done(b.conv(y, 8, label="second"), b.conv(y, 4, 1, label="third"))
     model = quantize_model(g, b.data(4), QuantConfig())
-    even, changed = equalized(model.float_graph, model.stats, per_channel=True)
+    even, changed = equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=True)
     assert changed == 1
     for x in b.data(3):
         for expected, got in zip(interpret(model.float_graph, [x]), interpret(even, [x]), strict=True):
             np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def stage_net(act="", other=None):
+    """A stage of residuals: two layers make values that a sum ties, with channels of very different ranges."""
+    b = Builder((2, 3, 8, 8))
+    x = uneven_conv(b)
+    y = b.conv(b.relu(b.conv(x, 16, 1, label="up")), 8, 1, label="down")
+    y = b.op("mul", y, b.g.constant(np.geomspace(0.002, 0.2, 8, dtype=np.float32).reshape(1, 8, 1, 1)))
+    y = b.op("add", x, y if other is None else other(b, x, y), label="sum")
+    y = b.op(act, y, label="act") if act else y
+    return b, b.done(b.conv(b.relu(b.conv(y, 16, 1, label="second")), 4, 1, label="last"))
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("act", ["", "relu", "relu6"])
+def test_residuals_are_equalized_with_all_layers_of_their_stage(act, per_channel, monkeypatch):
+    monkeypatch.setattr(equalize, "GAIN", 1.0)
+    b, g = stage_net(act)
+    config = QuantConfig(weights="per_channel" if per_channel else "per_tensor")
+    model = quantize_model(g, b.data(8), config)
+    even, changed = equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=per_channel)
+    assert changed
+    factors = [weight_of(even, name) / weight_of(model.float_graph, name) for name in ("first", "up", "second")]
+    wrote, *read = factors[0][:, 0, 0, 0], *(f[0, :, 0, 0] / f[0, 0, 0, 0] for f in factors[1:])
+    assert np.ptp(wrote) > 1
+    for one in read:  # up to factors of the layers' own channels
+        np.testing.assert_allclose(one * wrote / wrote[0], 1, rtol=1e-4)
+    for x in b.data(8):
+        (expected,), (value,) = interpret(model.float_graph, [x]), interpret(even, [x])
+        np.testing.assert_allclose(value.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
+    noise = [output_error(quantize_model(net, b.data(8), config), b.data(8)) for net in (g, even)]
+    assert noise[1] < (1.0 if act == "relu6" else 0.5) * noise[0]
+
+
+def weight_of(graph, name):
+    return next(e for e in graph.exprs() if e.outputs[0].name == name).inputs[1].expr.value.numpy()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda b, x, y: b.op("sigmoid", y),  # no factor passes
+        lambda b, x, y: b.op("mean", y, axis=(2, 3), keepdims=True),  # another shape
+        lambda b, x, y: b.constant(x.shape),
+        lambda b, x, y: b.conv(x, 8, groups=2),  # a reader that mixes some channels
+    ],
+)
+def test_residuals_of_other_values_are_not_equalized(other):
+    b, g = stage_net(other=other)
+    model = quantize_model(g, b.data(4))
+    even, _ = equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=True)
+    np.testing.assert_array_equal(weight_of(even, "first"), weight_of(model.float_graph, "first"))
 
 
 def test_settings_that_read_data_twice_say_so():
