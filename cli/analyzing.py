@@ -34,7 +34,7 @@ def analyze(report_path: Path | None, overwrite: bool, out: Output, **options: A
     if options["data"] is None:
         raise click.UsageError("Missing option '--data'.")
     check_suffix("--report", report_path, {".html": "a page"})
-    check_outputs([("--report", report_path)], inputs_of(**options), overwrite=overwrite)
+    check_outputs([("--report", report_path), ("--state", options["state"])], inputs_of(**options), overwrite=overwrite)
     if report_path is None:
         out.result(_analyze(None, out, **options))
         return

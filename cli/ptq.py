@@ -175,6 +175,7 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     "--plan-only", is_flag=True, help="Say what becomes of each layer, and end; needs no --data and --output."
 )
 @click.option("--statistics", metavar="FILE", help="Ranges from this file of `calibrate`; --data scores the result.")
+@path_option("--state", help="Keep the training of --distillation here after each pass; the same line goes on from it.")
 @workers_option
 @overwrite_option
 @shape_option
@@ -207,6 +208,7 @@ def ptq(
             )
         wanted |= {"model": None, "onnx": output}
     outputs = [("--output", output), ("--onnx", onnx_path), ("--report", report_path)]
+    outputs.append(("--state", options["state"]))
     check_outputs(outputs, inputs_of(**options), overwrite=overwrite)
     with ExitStack() as stack:
         files = {name: stack.enter_context(output_file(path)) for name, path in wanted.items() if path}
@@ -225,7 +227,7 @@ def config_of(*, activations: str | None, percentile: float, **choices: Any) -> 
 
 
 def _show_plan(out: Output, *, model: str, shapes: tuple, **options: Any) -> None:
-    of_data = ("data", "preprocess", "samples", "held_out", "statistics", "workers")
+    of_data = ("data", "preprocess", "samples", "held_out", "statistics", "workers", "state")
     choices = {name: value for name, value in options.items() if name not in of_data}
     plan = preview(lower(chosen_graph(load_calls(model, shapes), None)), config_of(**choices))
     if plan.rules:
@@ -291,7 +293,7 @@ def check_data(graph: InternalGraph, stats: Mapping[str, TensorStatistics], data
 @dataclass(frozen=True, slots=True)
 class Job:
     """A float network that is to be quantized: its graph of ops and its digest, its data, the settings; how it is
-    calibrated is `known` (a file of statistics, workers).
+    made is `known` (a file of statistics, workers, a file of the training's state).
     """
 
     name: str
@@ -309,7 +311,8 @@ def inputs_of(*, model: str, data: str, preprocess: str | None, **_: Any) -> lis
 
 
 def prepared(out: Output, *, model: str, data: str, preprocess: str | None, shapes: tuple, samples: int | None,
-             held_out: int, statistics: str | None, workers: int, **choices: Any) -> Job:  # fmt: skip
+             held_out: int, statistics: str | None, workers: int, state: Path | None = None,
+             **choices: Any) -> Job:  # fmt: skip
     """Read the model and open the data; refuse what cannot be quantized."""
     config = config_of(**choices)
     calls = load_calls(model, shapes)
@@ -321,7 +324,7 @@ def prepared(out: Output, *, model: str, data: str, preprocess: str | None, shap
     if source_data.how is not None:
         source.graph.metadata.update(images.to_metadata(source_data.how))
     digest = records.digest_of(source.graph)
-    known = {"path": statistics, "workers": workers}
+    known = {"path": statistics, "workers": workers, "state": state}
     return Job(model, source, digest, source_data, Samples(source_data.reader, held_out), config, known)
 
 

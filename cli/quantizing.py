@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from megengine.cli.output import Output
@@ -62,9 +63,10 @@ def quantize_with_progress(
     *,
     path: str | None = None,
     workers: int = 1,
+    state: Path | None = None,
 ) -> Any:
     """Run the pipeline, with the statistics of the file `path` if it is given; the bar counts the batches of each pass
-    over the data, which `workers` processes calibrate with.
+    over the data, which `workers` processes calibrate with. A training is kept in `state`.
     """
     statistics = None if path is None else Statistics.load(path)
     with out.progress(what, None) as bar:
@@ -74,7 +76,7 @@ def quantize_with_progress(
 
         if statistics is None and workers > 1:
             statistics = collect(model, data, workers=workers, progress=show)
-        return quantize_model(model, data, config, statistics=statistics, progress=show)
+        return quantize_model(model, data, config, statistics=statistics, state=state, progress=show)
 
 
 def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from PIL import Image
 from megengine.cli.app import group
 from megengine.cli.images import METADATA
 from megengine.convert import onnx as converting
+from megengine.quantization.pipeline import distill
 from megengine.traced_module.formats import native
+from megengine.traced_module.ir.expr import Constant
 from tests.helpers.command import call
 
 GRAPHS = Path(__file__).parents[1] / "data" / "megengine" / "graphs"
@@ -174,6 +176,46 @@ def test_options_replace_what_an_effort_chooses(folder):
     call(*common, "--overwrite", "--rounding", "nearest", "--activations", "percentile", "--no-equalize")
     page = (folder / "q.html").read_text()
     assert "range by percentile 99.999" in page and "gptq" not in page
+
+
+def test_an_interrupted_training_goes_on_when_the_line_is_repeated(folder, monkeypatch):
+    np.save("x.npy", np.random.default_rng(0).standard_normal((12, 3, 16, 16)).astype(np.float32))
+    line = ("ptq", "net.onnx", "--data", "x.npy", "--held-out", "0", "--distillation", "2", "-o")
+    call(*line, "whole.mgt")
+    trained, passes = distill._Training.epoch, []
+
+    def epoch(self, progress):
+        passes.append(self.passes)
+        if len(passes) == 2:
+            raise KeyboardInterrupt
+        return trained(self, progress)
+
+    monkeypatch.setattr(distill._Training, "epoch", epoch)
+    call(*line, "q.mgt", "--state", "best.state", code=130)
+    assert not (folder / "q.mgt").exists()
+    call(*line, "q.mgt", "--state", "best.state")
+    assert passes == [0, 1, 1]
+    whole, parts = ([v.tobytes() for v in constants(native.load(name))] for name in ("whole.mgt", "q.mgt"))
+    assert whole == parts
+    error = call(*line, "q.mgt", "--overwrite", "--weights", "per_tensor", "--state", "best.state", code=1)
+    assert "is of another network, other data or settings; remove it" in error
+
+
+def constants(model):
+    return [e.value._storage() for e in model.graph.exprs() if isinstance(e, Constant)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--state", "a.state"), "state 'a.state' keeps the training of distillation, and the settings have none"),
+        (("--distillation", "1", "--state", "no/a.state"), "lies in no folder: 'no' does not exist"),
+        (("--distillation", "1", "--state", "photos"), "state 'photos' is a folder"),
+        (("--distillation", "1", "--state", "q.mgt"), "--state 'q.mgt': is the same file as 'q.mgt'"),
+    ],
+)
+def test_a_state_that_cannot_be_kept_is_refused_before_the_data_is_read(folder, words, said):
+    assert said in call("ptq", "net.onnx", "--data", "x.npy", "-o", "q.mgt", *words, code=1)
 
 
 def test_a_wrong_effort_names_the_choices(folder):
