@@ -457,6 +457,8 @@ class _Annotator:
                 continue
             out = expr.outputs[0]
             mine = self.result.edges.get(out.name)
+            if isinstance(mine, Addend | Masked):  # whose range follows from those of the scores
+                continue
             for node in expr.inputs:
                 theirs = self.result.edges.get(node.name)
                 alike = isinstance(mine, Plain | Shared) and isinstance(theirs, Plain)

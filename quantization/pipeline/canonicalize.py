@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from megengine.quantization.pipeline.masks import BOUND_MASKS
+from megengine.quantization.pipeline.masks import ADD_MASKS, BOUND_MASKS
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -139,6 +139,7 @@ RULES = (
     # that no convolution before it could take
     Rule("norm_as_layer", _NORM, _layer, when=lambda m: m[_X].spec.ndim == 4),
     Rule("affine_as_layer", _AFFINE, _affine_layer, when=_computed_picture),
+    ADD_MASKS,
     BOUND_MASKS,
 )
 

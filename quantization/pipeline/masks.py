@@ -35,12 +35,27 @@ def masked_scores(node: TensorNode) -> Masking | None:
     if not chosen and match(_SUM, node) is None:
         return None
     softmax, values = _softmax_behind(node), node.expr.inputs[1:] if chosen else node.expr.inputs
-    scores = tuple(n for n in values if not isinstance(n.expr, Constant))
+    scores = tuple(term_of(n) for n in values if not isinstance(n.expr, Constant))
     constants = tuple(n for n in values if isinstance(n.expr, Constant))
     if softmax is None or not scores or (chosen and len(scores) > 1):
         return None
     length = softmax.inputs[0].spec.example.shape[softmax.attrs["axis"]]
     return Masking(softmax, scores, () if chosen else constants, math.log(max(length, 1)) + _NOTHING)
+
+
+def term_of(node: TensorNode) -> TensorNode:
+    """The value that another one moves, or chooses beside a constant mask."""
+    while isinstance(node.expr, Apply):
+        if node.expr.record.rule.kind == "shape":
+            node = node.expr.inputs[0]
+            continue
+        values = node.expr.inputs[1:] if match(_CHOICE, node) is not None else ()
+        computed = [n for n in values if not isinstance(n.expr, Constant)]
+        masks = [n for n in values if isinstance(n.expr, Constant) and np.max(np.asarray(constant_value(n))) <= LEAST]
+        if (len(computed), len(masks)) != (1, 1):
+            break
+        node = computed[0]
+    return node
 
 
 def _softmax_behind(node: TensorNode) -> Apply | None:
@@ -67,7 +82,7 @@ def masked_sums(node: TensorNode) -> tuple[tuple[TensorNode, TensorNode], ...]:
             if isinstance(user, Apply) and user.record.rule.kind == "shape" and user.inputs[0] is value:
                 waiting.extend(user.outputs)
             elif match(_SUM, user.outputs[0]) is not None and _is_bounded_sum(user.outputs[0]):
-                found.extend((user.outputs[0], n) for n in user.inputs if n is not value)
+                found.extend((user.outputs[0], term_of(n)) for n in user.inputs if n is not value)
             else:
                 return ()
     return tuple(found)
@@ -75,6 +90,10 @@ def masked_sums(node: TensorNode) -> tuple[tuple[TensorNode, TensorNode], ...]:
 
 def _is_bounded_sum(node: TensorNode) -> bool:
     return masked_scores(node) is not None or bool(masked_sums(node))
+
+
+def _is_computed(node: TensorNode) -> bool:
+    return not isinstance(node.expr, Constant)
 
 
 _MASK = const().where(lambda node: bool(np.min(np.asarray(constant_value(node)), initial=0.0) < LEAST))
@@ -92,7 +111,7 @@ def _bounded(m: Found) -> TensorNode:
 
 def _before_softmax(m: Found) -> bool:
     node = m.root
-    return isinstance(node, TensorNode) and node.dtype == np.float32 and masked_scores(node) is not None
+    return isinstance(node, TensorNode) and node.dtype == np.float32 and _is_bounded_sum(node)
 
 
 BOUND_MASKS = Rule(
@@ -103,3 +122,28 @@ BOUND_MASKS = Rule(
     shared=True,
 )
 """Constants in front of a softmax that are below LEAST, infinite ones too, become LEAST."""
+
+
+def _added(m: Found) -> TensorNode:
+    scores, mask = m.root.expr.inputs
+    name = f"{mask.name}_negated"
+    if isinstance(mask.expr, Constant):
+        negated = m.constant(-np.asarray(constant_value(mask)), name)
+    else:
+        factors = (_negative(m, n) if isinstance(n.expr, Constant) else n for n in mask.expr.inputs)
+        negated = m.apply("mul", *factors, name=name)
+    return m.apply("add", scores, negated, name=f"{m.root.name}_added")
+
+
+def _negative(m: Found, node: TensorNode) -> TensorNode:
+    return m.constant(-np.asarray(constant_value(node)), f"{node.name}_negated")
+
+
+ADD_MASKS = Rule(
+    "add_masks",
+    call("sub", any_(), const() | call("mul", any_().where(_is_computed), const())),
+    _added,
+    when=lambda m: isinstance(m.root, TensorNode) and m.root.dtype == np.float32 and bool(_softmax_behind(m.root)),
+    shared=True,
+)
+"""A mask that is subtracted from scores, such as `scores - 1e30 * mask`, is added."""

@@ -201,9 +201,9 @@ def tiled():
     nodes = [
         *(node("Shape", "x", "n", start=0, end=1), node("Shape", "x", "h", start=2, end=3)),
         *(node("Concat", "n one h one", "times", axis=0), node("Tile", "places times", "many")),
-        node("Add", "x many", "y"),
+        *(node("Add", "x many", "a"), node("Conv", "a w", "y", **SAME)),
     ]
-    return model(nodes, OPEN, {"places": weight(1, 3, 1, 1), **ints(one=[1])})
+    return model(nodes, OPEN, {"places": weight(1, 3, 1, 1), "w": weight(4, 3, 3, 3), **ints(one=[1])})
 
 
 NETS = {

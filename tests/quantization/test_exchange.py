@@ -4,18 +4,13 @@ import numpy as np
 import pytest
 
 from megengine.convert import onnx
-from megengine.convert.onnx.exporter import to_model
 from megengine.core.dtype import quint8
-from megengine.core.spec import TensorSpec
-from megengine.quantization import quantize_model, verify
+from megengine.quantization import quantize_model
 from megengine.quantization.pipeline.exchange import exchange
 from megengine.quantization.pipeline.fold import INSIDE, fold
 from megengine.quantization.pipeline.integerize import integerize
-from megengine.tensor import Tensor
-from megengine.traced_module import interpret
-from megengine.traced_module.editing.expressions import add_input
 from megengine.traced_module.ir.expr import Apply
-from tests.helpers.quant_nets import Builder, gated_net, residual_net, sqnr
+from tests.helpers.quant_nets import Builder, gated_net, residual_net
 
 
 def marked(graph):
@@ -92,35 +87,3 @@ def test_normalisations_are_written_at_every_opset(opset, centred, tmp_path):
     got = runtime.InferenceSession(tmp_path / "norm.onnx").run(None, {"x": x})
     for a, w in zip(got, onnx.load(tmp_path / "norm.onnx")(x), strict=True):
         np.testing.assert_allclose(a, w.numpy(), rtol=1e-4, atol=1e-5)
-
-
-def masked_net():
-    """Attention of two layers: rows have a bias by position, and one mask of -3.4e38 from an input joins both."""
-    b, shape = Builder((2, 8, 16)), {"transpose_a": False, "transpose_b": True}
-    kept = add_input(b.g, "kept", TensorSpec((2, 1, 8), np.dtype(np.float32)))
-    mask = b.op("mul", b.op("sub", kept, b.g.constant(np.float32(1))), b.g.constant(np.float32(3.4e38)), label="mask")
-    x = b.x
-    for i in range(2):
-        q = b.op("matmul", x, b.constant((16, 16), 0.2), label=f"q{i}", **shape)
-        scores = b.op("matmul", q, x, label=f"scores{i}", **shape)
-        by_place = b.op("add", b.constant((8, 8)), mask, label=f"by_place{i}")
-        weights = b.op("softmax", b.op("add", scores, by_place, label=f"masked{i}"), axis=-1, label=f"weights{i}")
-        x = b.op("matmul", weights, x, transpose_a=False, transpose_b=False, label=f"mixed{i}")
-    return b.done(b.op("matmul", x, b.constant((4, 16)), label="end", **shape))
-
-
-def test_a_mask_that_is_computed_has_the_range_that_its_sums_need():
-    runtime = pytest.importorskip("onnxruntime")
-    graph, rng = masked_net(), np.random.default_rng(0)
-    data = [(rng.normal(size=(2, 8, 16)).astype(np.float32), np.ones((2, 1, 8), np.float32)) for _ in range(3)]
-    for _, kept in data:
-        kept[1, :, 5:] = 0
-    model = quantize_model(graph, data)
-    for name in ("by_place0", "by_place1"):
-        dtype = model.frozen.edges[name]
-        assert 1 < dtype.qmax * dtype.only_scale < 100, name
-    session = runtime.InferenceSession(to_model(model.exchange_graph()).SerializeToString())
-    (want,) = (t.numpy() for t in interpret(model.float_graph, [Tensor(x) for x in data[0]]))
-    for (got,) in (session.run(None, dict(zip(("x", "kept"), data[0], strict=True))), [model(*data[0]).numpy()]):
-        assert sqnr(want, got) > 25
-    assert verify(model, data[:1]).exact

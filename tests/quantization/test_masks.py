@@ -1,0 +1,74 @@
+"""Masks of attention that are computed: their ranges, near float, exact, and right in ONNX Runtime too."""
+
+import numpy as np
+import pytest
+
+from megengine.convert.onnx.exporter import to_model
+from megengine.core.spec import TensorSpec
+from megengine.quantization import quantize_model, verify
+from megengine.tensor import Tensor
+from megengine.traced_module import interpret
+from megengine.traced_module.editing.expressions import add_input
+from tests.helpers.quant_nets import Builder, sqnr
+
+TURNED = {"transpose_a": False, "transpose_b": True}
+CAUSAL = np.tri(8, dtype=bool)
+
+
+def added(b, scores, mask):
+    """A mask that is added to a bias by position first."""
+    return b.op("add", scores, b.op("add", b.constant((8, 8)), mask))
+
+
+def moved(b, scores, mask):
+    """Scores in another shape, with a bias."""
+    biased = b.op("add", b.constant((8,)), b.op("reshape", scores, shape=(2, 1, 8, 8)))
+    return b.op("add", b.op("reshape", biased, shape=(2, 8, 8)), mask)
+
+
+def subtracted(b, scores, mask):
+    """As `scores - 1e30 * mask`."""
+    kept = b.op("div", mask, b.g.constant(np.float32(-3.4e38)))
+    return b.op("sub", scores, b.op("mul", kept, b.g.constant(np.float32(1e30))))
+
+
+def chosen(b, scores, mask):
+    """Two masks: where both are, the sum is -infinity."""
+    return b.op("add", b.op("where", b.g.constant(CAUSAL), scores, b.g.constant(np.float32(-3.4e38))), mask)
+
+
+def infinite(b, scores, mask):
+    """A choice between 0 and -infinity that is added."""
+    near = b.op("greater", mask, b.g.constant(np.float32(-1)))
+    far = b.op("where", near, b.g.constant(np.float32(0)), b.g.constant(np.float32(-np.inf)))
+    return b.op("add", scores, far)
+
+
+def masked_net(form):
+    """Attention in two layers with one mask from an input, 0 and -3.4e38."""
+    b = Builder((2, 8, 16))
+    kept = add_input(b.g, "kept", TensorSpec((2, 1, 8), np.dtype(np.float32)))
+    mask = b.op("mul", b.op("sub", kept, b.g.constant(np.float32(1))), b.g.constant(np.float32(3.4e38)), label="mask")
+    x = b.x
+    for i in range(2):
+        scores = b.op("matmul", b.op("matmul", x, b.constant((16, 16), 0.2), **TURNED), x, **TURNED)
+        weights = b.op("softmax", form(b, scores, mask), axis=-1, label=f"weights{i}")
+        x = b.op("matmul", weights, x, transpose_a=False, transpose_b=False, label=f"mixed{i}")
+    return b.done(b.op("matmul", x, b.constant((4, 16)), label="end", **TURNED))
+
+
+@pytest.mark.parametrize("form", [added, moved, subtracted, chosen, infinite])
+def test_a_computed_mask_has_the_range_that_its_sums_need(form):
+    runtime = pytest.importorskip("onnxruntime")
+    graph, rng = masked_net(form), np.random.default_rng(0)
+    data = [(rng.normal(size=(2, 8, 16)).astype(np.float32), np.ones((2, 1, 8), np.float32)) for _ in range(3)]
+    for _, kept in data:
+        kept[1, :, 5:] = 0
+    (want,) = (t.numpy() for t in interpret(graph, [Tensor(x) for x in data[0]]))
+    model = quantize_model(graph, data)
+    assert all(dtype.qmax * dtype.only_scale < 100 for dtype in model.frozen.edges.values())
+    session = runtime.InferenceSession(to_model(model.exchange_graph()).SerializeToString())
+    there = session.run(None, dict(zip(("x", "kept"), data[0], strict=True)))[0]
+    for got in (there, model(*data[0]).numpy()):
+        assert sqnr(want, got) > 20
+    assert verify(model, data[:1]).exact
