@@ -95,7 +95,8 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     without a recipe and for a recipe beside other data.
     """
     rows = (1,) if takes_rows(model.graph) else ()  # of an open batch: each of them is a sample
-    slots = [Slot(node.name, (*rows, *node.shape[len(rows) :]), node.spec.dtype) for node in model.graph.inputs]
+    specs = [(node.name, node.spec) for node in model.graph.inputs]
+    slots = [Slot(name, (*rows, *spec.shape[len(rows) :]), spec.dtype, spec.shape) for name, spec in specs]
     pictured = kind_of(data) == "pictures"
     shape = slots[0].shape if len(slots) == 1 and len(slots[0].shape) == 4 else None
     stored = images.from_metadata(model.graph.metadata, shape) if pictured and shape else None

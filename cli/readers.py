@@ -37,14 +37,24 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An input of a network, which data has to fit; the first axis is the batch."""
+    """An input of a network, which data has to fit; the first axis is the batch.
+
+    `stated` is its shape in messages, where that is another one: with the name of an open batch, which gets rows one by
+    one.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: Any
+    stated: tuple[int, ...] = ()
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        """The shape for messages."""
+        return self.stated or self.shape
 
     def __str__(self) -> str:
-        return f"{self.dtype} {self.shape} of input {self.name!r}"
+        return f"{self.dtype} {self.shown} of input {self.name!r}"
 
 
 def open_reader(source: str, slots: Sequence[Slot], *, how: Recipe | None = None, limit: int | None = None) -> Reader:
@@ -100,7 +110,7 @@ def _checked_array(array: Any, slot: Slot, where: str) -> np.ndarray:
         raise DTypeError(f"{where}: dtype {array.dtype}; expected numbers: {slot}")
     if not fits(array.shape, slot.shape):
         remedy = shape_remedy(array.shape, slot.shape)
-        raise ShapeError(f"{where}: shape {array.shape}; expected {slot.shape} ({remedy})")
+        raise ShapeError(f"{where}: shape {array.shape}; expected {slot.shown} ({remedy})")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         bad = int(array.size - np.isfinite(array).sum())
         raise FileFormatError(f"{where}: {counted(bad, 'NaN or infinite value')}; remove or repair this input")
@@ -132,7 +142,7 @@ def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> R
     if how.channels != slots[0].shape[1 if how.layout == "NCHW" else 3]:
         raise OptionError(
             f"data {path}: the recipe makes {counted(how.channels, 'channel')} ({how.colour}), "
-            f"input {slots[0].name!r} takes {slots[0].shape}; choose another preset, or give colour, mean and std"
+            f"input {slots[0].name!r} takes {slots[0].shown}; choose another preset, or give colour, mean and std"
         )
     batch = slots[0].shape[0]
 

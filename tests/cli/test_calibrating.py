@@ -98,6 +98,9 @@ def test_rows_of_an_open_batch_are_samples(files, says, calibrate):
         text = says("calibrate", files / "open.mgt", "--data", files / data, "-o", files / "open.stats", "--overwrite")
         assert "11 samples" in text
         assert Statistics.load(files / "open.stats").samples == seen.samples
+    np.save(files / "wide.npy", np.zeros((2, 3, 7, 8), np.float32))
+    text = says("calibrate", files / "open.mgt", "--data", files / "wide.npy", "-o", files / "wide.stats", code=1)
+    assert "shape (1, 3, 7, 8); expected (batch, 3, 6, 6)" in text
 
 
 def test_few_or_equal_samples_are_warned_of(files, calibrate):
