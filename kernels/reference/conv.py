@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
-from megengine.kernels.reference.order import in_order
+from megengine.kernels.reference.order import add_in_turn, in_order
 
 Pairs = tuple[tuple[int, int], ...]
 Sizes = tuple[int, ...]
@@ -33,16 +34,28 @@ def windows(
     return view[:, :, *steps]
 
 
+def places_of_taps(
+    kernel: Sizes, counts: Sizes, stride: Sizes, dilation: Sizes, *, last_first: bool = False
+) -> Iterator[tuple[Sizes, tuple[slice, ...]]]:
+    """Taps of a window, and the elements that each reads in `counts` places of the window."""
+    for tap in itertools.product(*(range(k)[:: -1 if last_first else 1] for k in kernel)):
+        starts = [t * d for t, d in zip(tap, dilation, strict=True)]
+        yield tap, tuple(slice(a, a + s * n, s) for a, s, n in zip(starts, stride, counts, strict=True))
+
+
+def with_bias(y: np.ndarray, b: np.ndarray | None) -> np.ndarray:
+    """Y [N,O,*out] with b [O] added, if there is one."""
+    return y if b is None else y + b.reshape(1, -1, *(1,) * (y.ndim - 2))
+
+
 def fold(cols: np.ndarray, size: Sizes, stride: Sizes, padding: Pairs, dilation: Sizes | None = None) -> np.ndarray:
     """Adjoint of `windows`: sum [N,C,*out,*kernel] back into [N,C,*size]."""
     axes = len(size)
     dilation = dilation or (1,) * axes
     counts, kernel = cols.shape[2 : 2 + axes], cols.shape[2 + axes :]
     out = np.zeros((*cols.shape[:2], *(n + a + b for n, (a, b) in zip(size, padding, strict=True))), cols.dtype)
-    for taps in itertools.product(*map(range, kernel)):
-        starts = [tap * d for tap, d in zip(taps, dilation, strict=True)]
-        places = (slice(a, a + s * n, s) for a, s, n in zip(starts, stride, counts, strict=True))
-        out[:, :, *places] += cols[..., *taps]
+    for tap, places in places_of_taps(kernel, counts, stride, dilation):
+        out[:, :, *places] += cols[..., *tap]
     inside = (slice(a, a + n) for n, (a, _) in zip(size, padding, strict=True))
     return np.ascontiguousarray(out[:, :, *inside])
 
@@ -56,18 +69,42 @@ def convolution(
     padding: Pairs,
     dilation: Sizes,
     groups: int,
+    in_turn: bool = False,
 ) -> np.ndarray:
-    """X [N,C,*size], w [O,C/g,*kernel], b [O] -> [N,O,*out]."""
+    """X [N,C,*size], w [O,C/g,*kernel], b [O] -> [N,O,*out].
+
+    `in_turn`: products are added one after the other, for each tap of the kernel those of its channels.
+    """
     x, w = in_order(x), in_order(w)
-    n, o, kernel = x.shape[0], w.shape[0], w.shape[2:]
+    add_up = _in_turn if in_turn else _by_products
+    return with_bias(add_up(windows(x, w.shape[2:], stride, padding, dilation), w, groups), b)
+
+
+def _by_products(win: np.ndarray, w: np.ndarray, groups: int) -> np.ndarray:
+    """Sums of windows [N,C,*out,*kernel] times w, by a matrix product for each group."""
+    n, o, kernel = win.shape[0], w.shape[0], w.shape[2:]
     axes, depth = len(kernel), math.prod(w.shape[1:])
-    win = windows(x, kernel, stride, padding, dilation)
     out = win.shape[2 : 2 + axes]
     cols = win.reshape(n, groups, w.shape[1], *out, *kernel)
     cols = np.moveaxis(np.moveaxis(cols, 1, 0), 2, 2 + axes).reshape(groups, n * math.prod(out), depth)
     y = np.matmul(cols, w.reshape(groups, o // groups, depth).transpose(0, 2, 1))
-    y = y.reshape(groups, n, math.prod(out), o // groups).transpose(1, 0, 3, 2).reshape(n, o, *out)
-    return y if b is None else y + b.reshape(1, -1, *(1,) * axes)
+    return y.reshape(groups, n, math.prod(out), o // groups).transpose(1, 0, 3, 2).reshape(n, o, *out)
+
+
+def _in_turn(win: np.ndarray, w: np.ndarray, groups: int) -> np.ndarray:
+    """The same sums, product by product."""
+    sums = np.zeros((win.shape[0], w.shape[0], *win.shape[2 : win.ndim - len(w.shape[2:])]), win.dtype)
+    for tap in np.ndindex(*w.shape[2:]):
+        add_channels(sums, win[..., *tap], w[:, :, *tap], groups)
+    return sums
+
+
+def add_channels(sums: np.ndarray, x: np.ndarray, w: np.ndarray, groups: int) -> None:
+    """Sums [N,O,*size] += channels of x [N,C,*size] times w [O,C/groups], one channel of a group after the other."""
+    (n, o, *size), each = sums.shape, w.shape[1]
+    parts, weights = x.reshape(n, groups, each, *size), w.reshape(groups, o // groups, each, *(1,) * len(size))
+    of_group = sums.reshape(n, groups, o // groups, *size)
+    add_in_turn(of_group, ((parts[:, :, c : c + 1], weights[:, :, c]) for c in range(each)))
 
 
 def backward_data(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -27,11 +28,22 @@ def too_much(leading: tuple[int, ...], rows: int, depth: int, cols: int) -> str 
     return f"sums of {counted(depth, 'product')}" if depth > _LONGEST else None
 
 
-def in_turn(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """A small matrix product: products are rounded, then added one after the other."""
-    out = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), a.dtype)
-    for k in range(a.shape[-1]):
-        out += a[..., :, k, None] * b[..., None, k, :]
+def add_in_turn(sums: np.ndarray, factors: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Add products to sums of their shape: each is rounded, then added, one after the other."""
+    now = np.empty_like(sums)
+    for a, b in factors:
+        sums += np.multiply(a, b, out=now)
+
+
+def in_turn(a: np.ndarray, b: np.ndarray, most: int | None = None) -> np.ndarray:
+    """A matrix product [..., M, K] x [..., K, N] in the order of K, of about `most` results at once if stated."""
+    leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out = np.zeros((*leading, a.shape[-2], b.shape[-1]), a.dtype)
+    a = np.broadcast_to(a, (*leading, *a.shape[-2:]))
+    step = max(1, a.shape[-2] if most is None else most // max(out[..., :1, :].size, 1))
+    for first in range(0, a.shape[-2], step):
+        rows = slice(first, first + step)
+        add_in_turn(out[..., rows, :], ((a[..., rows, k, None], b[..., None, k, :]) for k in range(a.shape[-1])))
     return out
 
 
