@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import OptionError, ShapeError
+from megengine.core.dtype import qint8
+from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, define, no_onnx, not_differentiable, registry
 from megengine.kernels.reference import conv as reference
@@ -17,6 +18,7 @@ from megengine.ops import unary  # noqa: F401  (defines the activations)
 from megengine.ops.common import lift_plain, noise, refuse_quantized
 from megengine.ops.conv import infer_conv, window_macs
 from megengine.ops.matmul import product_macs
+from megengine.tensor import Tensor
 
 ACTIVATIONS = ("none", *(op.name for op in registry.values() if op.activation))
 _MADE_BY_PASSES = not_differentiable("fused ops are made by passes for inference; differentiate the unfused graph")
@@ -65,6 +67,12 @@ def _linear(x: Any, w: Any, b: Any, *r: Any, activation: str) -> np.ndarray:
     return _activate(y + r[0] if r else y, activation)
 
 
+def _unknown_activation(op: str, operands: tuple[Any, Any], attrs: dict[str, Any]) -> ErrorSample:
+    attrs = {**attrs, "activation": "swirl"}
+    inputs = (*operands, noise(operands[1].shape[0]))
+    return ErrorSample(inputs, attrs, OptionError, f"{op}: activation is 'swirl'; expected one of")
+
+
 _GEOMETRY = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
 
 
@@ -88,6 +96,7 @@ define(
     _MADE_BY_PASSES,
     no_onnx("exported before fusion"),
     _conv_samples,
+    lambda: [_unknown_activation("fused_conv2d", (noise(2, 3, 6, 5), noise(8, 3, 3, 3)), _GEOMETRY)],
     macs=window_macs,
 )
 define(
@@ -100,6 +109,7 @@ define(
         Sample((noise(2, 3, 4, 6, 5), noise(8, 3, 3, 3, 3), noise(8)), {**_volume_geometry(), "activation": a}, False)
         for a in ("none", "relu", "gelu")
     ],
+    lambda: [_unknown_activation("fused_conv3d", (noise(2, 3, 4, 6, 5), noise(8, 3, 3, 3, 3)), _volume_geometry())],
     macs=window_macs,
 )
 define(
@@ -120,7 +130,14 @@ define(
             {"activation": "none"},
             ShapeError,
             "fused_linear: the residual",
-        )
+        ),
+        ErrorSample(
+            (noise(3, 5), noise(4, 5), noise(4), Tensor._wrap(np.zeros((3, 4), np.int8), qint8(0.5))),
+            {"activation": "none"},
+            DTypeError,
+            "fused_linear: got a tensor of qint8.* expected real numbers",
+        ),
+        _unknown_activation("fused_linear", (noise(3, 5), noise(4, 5)), {}),
     ],
     macs=product_macs,
     lift=lift_plain,
