@@ -8,7 +8,7 @@ import functools
 import sys
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,18 +137,23 @@ def _difference(case: Any, got: list[np.ndarray], wanted: list[Any]) -> str:
         return f"{len(got)} results for {len(wanted)}"
     drawn = any(node.op_type in RANDOM for node in case.model.graph.node)
     for y, expected in zip(got, map(np.asarray, wanted), strict=True):
-        if y.shape != expected.shape or y.dtype != expected.dtype:
-            return f"{y.dtype}{list(y.shape)} for {expected.dtype}{list(expected.shape)}"
-        if drawn:
-            continue
-        exact = not is_float(expected.dtype)
-        a, b = (y, expected) if exact else (y.astype(np.float64), expected.astype(np.float64))
         # some expected values are written with four digits
-        step = 0 if exact else float(ml_dtypes.finfo(y.dtype).eps)
-        tolerance = {"rtol": max(case.rtol, 5e-4, 2 * step), "atol": max(case.atol, 1e-5)}
-        if not (np.array_equal(a, b) if exact else np.allclose(a, b, equal_nan=True, **tolerance)):
-            return f"values differ: {y.reshape(-1)[:4]} for {expected.reshape(-1)[:4]}"
+        step = float(ml_dtypes.finfo(y.dtype).eps) if is_float(y.dtype) else 0
+        why = apart(y, expected, rtol=max(case.rtol, 5e-4, 2 * step), atol=max(case.atol, 1e-5), values=not drawn)
+        if why:
+            return why
     return ""
+
+
+def apart(y: np.ndarray, expected: np.ndarray, *, rtol: float, atol: float, values: bool = True) -> str:
+    """What differs of a result, "" if nothing: shape, dtype and values (those of integers exactly)."""
+    if y.shape != expected.shape or y.dtype != expected.dtype:
+        return f"{y.dtype}{list(y.shape)} for {expected.dtype}{list(expected.shape)}"
+    if is_float(expected.dtype):
+        near = np.allclose(y.astype(np.float64), expected.astype(np.float64), rtol, atol, equal_nan=True)
+    else:
+        near = np.array_equal(y, expected)
+    return "" if near or not values else f"values differ: {y.reshape(-1)[:4]} for {expected.reshape(-1)[:4]}"
 
 
 def outcomes(parts: list[str]) -> Iterator[Outcome]:
@@ -158,19 +163,25 @@ def outcomes(parts: list[str]) -> Iterator[Outcome]:
             yield outcome(name)
 
 
-def main() -> None:
-    """Print a table of operators, the reasons of refusals, and the share of each kind of case."""
-    found = list(outcomes(sys.argv[1:]))
+def print_states(found: Sequence[Any], states: Sequence[str], told: Sequence[str]) -> None:
+    """Print how many outcomes of each operator have each state, then the outcomes of the states that are told."""
     rows: dict[str, Counter[str]] = defaultdict(Counter)
     for one in found:
         rows[one.operator][one.state] += 1
-    print(f"{'operator':32}" + "".join(f"{state:>9}" for state in STATES))
+    print(f"{'operator':32}" + "".join(f"{state:>9}" for state in states))
     for operator in sorted(rows):
-        print(f"{operator:32}" + "".join(f"{rows[operator][state] or '-':>9}" for state in STATES))
-    for state in STATES[1:]:
+        print(f"{operator:32}" + "".join(f"{rows[operator][state] or '-':>9}" for state in states))
+    for state in told:
         print(f"\n{state}")
         for one in sorted((o for o in found if o.state == state), key=lambda o: (o.operator, o.name)):
-            print(f"  {one.operator} {one.name}: {' '.join(one.reason.split())[:220]}")
+            opened = getattr(one, "opened", "")
+            print(f"  {one.operator} {one.name} {opened}: {' '.join(one.reason.split())[:330]}")
+
+
+def main() -> None:
+    """Print a table of operators, the reasons of refusals, and the share of each kind of case."""
+    found = list(outcomes(sys.argv[1:]))
+    print_states(found, STATES, STATES[1:])
     print()
     for kind, meaning in KINDS.items():
         states = Counter(one.state for one in found if one.kind == kind)

@@ -6,7 +6,7 @@
 import contextlib
 import sys
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,6 @@ import onnx
 import onnxruntime
 
 from megengine.convert.onnx import load_graph
-from megengine.core.dtype import is_float
 from megengine.core.errors import FileFormatError, IndexOutOfRangeError, MegEngineError, ShapeError
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
@@ -137,13 +136,9 @@ class Reference:
 def difference(got: list[np.ndarray], wanted: list[np.ndarray]) -> str:
     """What differs, "" if nothing."""
     for y, expected in zip(got, map(np.asarray, wanted), strict=True):
-        if y.shape != expected.shape or y.dtype != expected.dtype:
-            return f"{y.dtype}{list(y.shape)} for {expected.dtype}{list(expected.shape)}"
-        exact = not is_float(expected.dtype)
-        a, b = (y, expected) if exact else (y.astype(np.float64), expected.astype(np.float64))
-        wide = TOLERANCE if exact or y.dtype.itemsize > 2 else {"rtol": 2e-2, "atol": 2e-2}
-        if not (np.array_equal(a, b) if exact else np.allclose(a, b, equal_nan=True, **wide)):
-            return f"values differ: {y.reshape(-1)[:4]} for {expected.reshape(-1)[:4]}"
+        wide = TOLERANCE if y.dtype.itemsize > 2 else {"rtol": 2e-2, "atol": 2e-2}
+        if why := node_suite.apart(y, expected, **wide):
+            return why
     return ""
 
 
@@ -217,16 +212,7 @@ def main() -> None:
         if not parts or any(part in name for part in parts)
         for one in outcomes_of(name)
     ]
-    rows: dict[str, Counter[str]] = defaultdict(Counter)
-    for one in found:
-        rows[one.operator][one.state] += 1
-    print(f"{'operator':32}" + "".join(f"{state:>9}" for state in STATES))
-    for operator in sorted(rows):
-        print(f"{operator:32}" + "".join(f"{rows[operator][state] or '-':>9}" for state in STATES))
-    for state in STATES[1:-1]:
-        print(f"\n{state}")
-        for one in sorted((o for o in found if o.state == state), key=lambda o: (o.operator, o.name)):
-            print(f"  {one.operator} {one.name} {one.opened}: {' '.join(one.reason.split())[:330]}")
+    node_suite.print_states(found, STATES, STATES[1:-1])
 
 
 if __name__ == "__main__":
