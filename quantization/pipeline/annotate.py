@@ -1,6 +1,5 @@
 """annotate: a frozen QSpec on every edge that becomes integers, and the reason for every edge that does not."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
@@ -9,16 +8,16 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.errors import OptionError, QuantizationError, listed
 from megengine.core.text import counted
-from megengine.dispatch import NO_RULE, QuantRule, apply, registry
+from megengine.dispatch import NO_RULE, QuantRule, registry
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
 from megengine.quantization.pipeline.masks import masked_scores, masked_sums
 from megengine.quantization.pipeline.match import is_bias, mean_over_picture
 from megengine.quantization.pipeline.selection import INPUT, Layer, Precision, precisions, select
 from megengine.quantization.pipeline.sequences import weights_of, why_float
+from megengine.quantization.pipeline.size_values import size_values
 from megengine.quantization.pipeline.spec import Addend, Argument, Fixed, Mask, Masked, Plain, QSpec, Shared, Weight
 from megengine.quantization.ranges import RangeMethod, TensorStatistics, activation_dtype
-from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -123,7 +122,7 @@ class _Annotator:
         self.order = {id(e): i for i, e in enumerate(self.exprs)}
         self.outputs = {id(n) for n in graph.outputs}
         self.result = Annotation(nodes=frozenset(n.name for n in graph.nodes()))
-        self.not_finite = _not_finite(self.exprs)
+        self.of_sizes = size_values(self.exprs)
         self.integer: set[int] = set()
         groups = groups_of(self.exprs)
         self.groups = {id(g.root): g for g in groups}
@@ -229,9 +228,11 @@ class _Annotator:
         if len(expr.outputs) != 1 or not is_float(expr.outputs[0].spec.dtype):
             return f"{expr.op} does not give one float tensor"
         inside = self.groups[id(expr)].inside if id(expr) in self.groups else ()
-        masks = [n.name for e in (*inside, expr) for n in e.inputs if n.name in self.not_finite]
+        masks = [n.name for e in (*inside, expr) for n in e.inputs if n.name in self.of_sizes.not_finite]
         if masks:
             return f"{expr.op} reads {masks[0]}, which follows from sizes alone and holds NaN or infinity"
+        if expr.outputs[0].name in self.of_sizes.names and self._kind(expr) != "gather":
+            return f"{expr.op} follows from sizes alone, so its range holds for one length only"
         if id(expr) in self.groups:
             group = self.groups[id(expr)]
             reader = group.inside[0] if group.inside else group.root
@@ -473,22 +474,6 @@ class _Annotator:
 def _most(operand: TensorNode) -> str | float:
     """The name of a computed value, or the largest value of a constant."""
     return float(np.max(np.asarray(constant_value(operand)))) if isinstance(operand.expr, Constant) else operand.name
-
-
-def _not_finite(exprs: Sequence[Apply]) -> set[str]:
-    """Values that sizes alone decide, such as the mask of a decoder, and that are not finite at the example."""
-    known: dict[int, np.ndarray] = {}
-    not_finite = set()
-    for expr in exprs:
-        values = [n.expr.value.numpy() if isinstance(n.expr, Constant) else known.get(id(n)) for n in expr.inputs]
-        if not values or expr.record.random or any(value is None for value in values):
-            continue
-        results = apply(expr.op, *map(Tensor, values), **expr.attrs_at_example)
-        for node, value in zip(expr.outputs, results if isinstance(results, tuple) else (results,), strict=True):
-            known[id(node)] = value.numpy()
-            if is_float(node.dtype) and not np.isfinite(known[id(node)]).all():
-                not_finite.add(node.name)
-    return not_finite
 
 
 def _why_constants_float(expr: Apply) -> str | None:

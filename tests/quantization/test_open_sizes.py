@@ -2,7 +2,9 @@
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
+from onnx import numpy_helper
 
 from megengine.convert.onnx import export_qdq, load
 from megengine.core.errors import CalibrationError
@@ -13,10 +15,11 @@ from megengine.traced_module import TracedModule
 from megengine.traced_module.formats import native
 from tests.convert.test_onnx_open_sizes import NETS, data, runtime
 
+LAYERS = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN"}
 CASES = {
     name: [(1, 3, 24, 16), (2, 3, 12, 20)] if len(shapes[0]) == 4 else [(2, 7), (1, 12)]
-    for name, (_, shapes) in NETS.items()
-    if name not in ("padded", "blocks")  # without a layer; of one size
+    for name, (make, shapes) in NETS.items()
+    if name != "blocks" and any(node.op_type in LAYERS for node in make().graph.node)  # blocks are of one size
 }
 
 
@@ -37,6 +40,55 @@ def test_exact_at_sizes_that_were_not_calibrated(name, tmp_path):
         difference = np.abs(exported(x) - qdq(x).numpy())
         # float sums may fall on the other side of a step; in QDQ files the state of a recurrent layer is not rounded
         assert np.quantile(difference, 0.5) < (5e-3 if name == "tagger" else 1e-5), x.shape
+
+
+def rotated():
+    """Positions as angles (RoPE) between two products: x [1, L, 16] float32."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,L,16] x) => (float[1,L,16] y)
+        <int64 zero={0}, int64 one={1}, int64[1] last={1}>
+        {
+          h = MatMul(x, w)
+          s = Shape(x)
+          l = Gather(s, one)
+          i = Range(zero, l, one)
+          f = Cast<to=1>(i)
+          p = Unsqueeze(f, last)
+          halves = MatMul(p, frequencies)
+          angles = Concat<axis=-1>(halves, halves)
+          c = Cos(angles)
+          n = Sin(angles)
+          a, b = Split<axis=-1>(h)
+          m = Neg(b)
+          r = Concat<axis=-1>(m, a)
+          hc = Mul(h, c)
+          rn = Mul(r, n)
+          q = Add(hc, rn)
+          y = MatMul(q, v)
+        }""")
+    rng = np.random.default_rng(0)
+    values = {"frequencies": 100 ** (-np.arange(8) / 8)[None]} | {k: rng.normal(size=(16, 16)) / 4 for k in "wv"}
+    model.graph.initializer.extend(numpy_helper.from_array(v.astype(np.float32), k) for k, v in values.items())
+    return model
+
+
+def test_values_that_follow_from_sizes_hold_for_lengths_that_were_not_calibrated():
+    """In integers, positions up to 7 would be the range: at 64 the signal was no larger than the noise."""
+    rng = np.random.default_rng(1)
+
+    def drawn(shape):
+        return rng.uniform(-1, 1, shape).astype(np.float32)
+
+    network, runs = load(rotated()), runtime(rotated())
+    made = quantize_model(network, [drawn((1, 8, 16)) for _ in range(8)])
+    left = {one.op: one.reason for one in made.report.floating}
+    assert left["cos"] == "cos follows from sizes alone, so its range holds for one length only"
+    for length in (3, 8, 64):
+        x = drawn((1, length, 16))
+        noise = np.square(made(x).numpy() - runs(x)).mean() / np.square(runs(x)).mean()
+        assert -10 * np.log10(noise) > 27, length
+    assert verify(made, [drawn((1, 64, 16))], threads=(1,)).exact
 
 
 def test_data_that_does_not_fit_is_named():
