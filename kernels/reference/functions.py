@@ -140,10 +140,23 @@ def _pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where((y == 0) | (x == 1) | ((x == -1) & np.isinf(y)), np.float32(1), real)
 
 
+def _quarters(x: np.ndarray, fourths: np.ndarray) -> np.ndarray:
+    """X to the power fourths / 4, of 1 to 3 fourths or as many below 0, by square roots in float64."""
+    half = np.sqrt(np.where((x == 0) | np.isneginf(x), np.abs(x), x).astype(np.float64))
+    size, root = np.abs(fourths), np.sqrt(half)
+    y = np.where(size == 1, root, np.where(size == 2, half, half * root))
+    return np.where(fourths < 0, 1 / y, y).astype(F32)
+
+
 def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """X to the power y, elementwise."""
     with np.errstate(all="ignore"):
         if x.dtype != F32:
             return np.power(x, y)
         x, y = np.broadcast_arrays(x, y)
-        return _pow(np.array(np.atleast_1d(x)), np.array(np.atleast_1d(y))).reshape(x.shape)
+        shape, (x, y) = x.shape, (np.array(np.atleast_1d(v)) for v in (x, y))
+        fourths = y * np.float32(4)
+        few = (np.abs(fourths) <= 3) & (fourths == np.floor(fourths)) & (fourths != 0)
+        result = np.empty_like(x)
+        result[few], result[~few] = _quarters(x[few], fourths[few]), _pow(x[~few], y[~few])
+        return result.reshape(shape)
