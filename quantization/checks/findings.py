@@ -201,7 +201,7 @@ def _weight_faults(board: Switchboard, name: str) -> list[Fault]:
     if rows is None or not rows[0].size:
         return []
     exact, rounded = rows
-    dtype = board.layers[name].inputs[1].expr.inputs[0].expr.value.dtype
+    dtype = board.weight_of(name)[1].dtype
     scale = np.broadcast_to(np.asarray(dtype.scale, np.float64), (len(exact),))
     fault = _weight_fault(exact, rounded, scale, dtype)
     return [] if fault is None else [(Switch("weights", name), *fault)]

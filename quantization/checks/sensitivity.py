@@ -186,14 +186,10 @@ def weight_rows(board: Switchboard, name: str) -> tuple[np.ndarray, np.ndarray] 
     """The float and the rounded weight of a layer as float64 matrices with a row for each output channel."""
     if name not in board.layers:
         return None
-    expr = board.layers[name]
-    node = expr.inputs[1]
-    stored = node.expr.inputs[0]
-    exact = board.constants[node.name][1].numpy().astype(np.float64)
-    dtype = stored.expr.value.dtype
-    axis = dtype.axis if dtype.axis is not None else _channel_axis(expr)
-    rounded = dtype_values(stored.expr.value)
-    first, second = (np.moveaxis(w, axis, 0).reshape(w.shape[axis], -1) for w in (exact, rounded))
+    exact, stored = board.weight_of(name)
+    axis = stored.dtype.axis if stored.dtype.axis is not None else _channel_axis(board.layers[name])
+    whole = exact.astype(np.float64), dtype_values(stored)
+    first, second = (np.moveaxis(w, axis, 0).reshape(w.shape[axis], -1) for w in whole)
     return first, second
 
 

@@ -72,7 +72,7 @@ class Switchboard:
         """A constant of a layer that is stored as integers is its weight, another one that differs its bias."""
         for at, node in enumerate(expr.inputs):
             name = expr.outputs[0].name
-            stored = isinstance(node.expr, Apply) and node.expr.record.dequantizes and "edge" not in node.expr.meta
+            stored = _stored(node) is not None
             if at < len(twin.inputs) and not isinstance(twin.inputs[at].expr, Constant):
                 continue
             if stored:
@@ -86,8 +86,20 @@ class Switchboard:
         name, edge = expr.outputs[0].name, expr.meta.get("edge")
         if name in self.constants:
             return self.constants[name][0]
-        pair = isinstance(expr, Apply) and (expr.record.quantizes or expr.record.dequantizes)
+        if not isinstance(expr, Apply):
+            return None
+        if expr.record.rule.scans and name in self.edges:  # it rounds its state in each step
+            return Switch("activations", name)
+        pair = expr.record.quantizes or expr.record.dequantizes
         return Switch("activations", str(edge)) if pair and edge in self.edges else None
+
+    def weight_of(self, layer: str) -> tuple[np.ndarray, Tensor]:
+        """The first weight of a layer, in float and as it is stored: a table is the first operand of its look-up."""
+        node = next(n for n in self.layers[layer].inputs if n.name in self.constants and _stored(n) is not None)
+        stored, exact = _stored(node), self.constants[node.name][1].numpy()
+        assert stored is not None, layer
+        turned = isinstance(node.expr, Apply) and "perm" in node.expr.attrs
+        return (exact.T if turned else exact).reshape(stored.shape), stored
 
     @property
     def switches(self) -> list[Switch]:
@@ -131,6 +143,17 @@ class Switchboard:
         return Sample(board, as_tensors(arrays, board.rounded))
 
 
+def _stored(node: Node) -> Tensor | None:
+    """The integers of a constant operand, which may be stored in another shape than it is read."""
+    expr = node.expr
+    while isinstance(expr, Apply) and expr.record.rule.moves:
+        expr = expr.inputs[0].expr
+    if not isinstance(expr, Apply) or not expr.record.dequantizes or "edge" in expr.meta:
+        return None
+    source = expr.inputs[0].expr
+    return source.value if isinstance(source, Constant) else None
+
+
 def _float_constant(twin: Apply, at: int, node: Node) -> Tensor | None:
     """The float value of a constant; None if nothing was changed. A bias that correction added was 0."""
     value = node.expr.value
@@ -171,10 +194,11 @@ class Sample:
         return self._outputs(self.integers)
 
     def layer(self, name: str, *kinds: str) -> np.ndarray:
-        """The output of one layer on the float network's values, with some of its operands rounded."""
+        """The (first) output of one layer on the float network's values, with some of its operands rounded."""
         expr = self.board.layers[name]
         operands = [self._operand(node, kinds) for node in expr.inputs]
-        return apply(expr.op, *operands, **dict(expr.attrs)).numpy()
+        made = apply(expr.op, *operands, **dict(expr.attrs))
+        return (made[0] if isinstance(made, tuple | list) else made).numpy()
 
     def edge(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """The float network's value of an edge, before and after rounding."""
@@ -221,7 +245,12 @@ class Sample:
 
     def _computed(self, expr: Expr, switch: Switch | None, values: Values, on: frozenset[Switch]) -> Sequence[Any]:
         name = expr.outputs[0].name
-        if switch is not None and switch not in on:
+        off = switch is not None and switch not in on
+        if isinstance(expr, Apply) and expr.record.rule.scans:
+            made_by = self.board.exact.node(name).expr if off else expr
+            attrs = dict(made_by.attrs) if isinstance(made_by, Apply) else {}
+            return apply(expr.op, *(values[node.name] for node in expr.inputs), **attrs)
+        if switch is not None and off:
             if switch.kind == "activations":
                 return [values[self.board.edges[switch.name].inputs[0].expr.inputs[0].name]]
             return [self.board.constants[name][1]]

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 from quant_nets import Builder, concat_net, gated_net, residual_net, transposed_net
 
+import megengine.module as M
+from megengine import random
 from megengine.quantization import QuantConfig, Sensitivity, quantize_model, sensitivity
-from megengine.quantization.checks import Switch, Switchboard
+from megengine.quantization.checks import Switch, Switchboard, diagnose
 from megengine.quantization.ranges import as_tensors
-from megengine.traced_module import interpret
+from megengine.tensor import Tensor
+from megengine.traced_module import interpret, trace_module
 
 NETS = [residual_net, concat_net, gated_net, transposed_net]
 
@@ -54,6 +57,31 @@ def test_every_switch_belongs_to_one_layer_in_order_of_execution():
     assert list(units) == ["x", "stem", "dw", "project", "head", "pool", "matmul_out"]
     assert sorted(str(one) for unit in units.values() for one in unit) == sorted(map(str, board.switches))
     assert units["stem"] == [Switch("activations", "stem_act"), Switch("weights", "stem"), Switch("bias", "stem")]
+
+
+class Tables(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.steps, self.last = M.Embedding(20, 8), M.LSTM(8, 6), M.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.steps(self.table(x))[0])
+
+
+@pytest.mark.parametrize("settings", [{}, {"precision": "w4", "group": 2}])
+def test_tables_and_recurrent_layers_are_layers(settings):
+    random.seed(0)
+    net, words = Tables().eval(), [np.arange(i, i + 10, dtype=np.int32).reshape(5, 2) for i in range(4)]
+    model = quantize_model(trace_module(net, Tensor(words[0])), words, QuantConfig(**settings))
+    sample = Switchboard(model.float_graph, model.qdq_graph).sample((words[0],))
+    np.testing.assert_array_equal(sample.exact[0], outputs(model.float_graph, (words[0],))[0])
+    found = sensitivity(model.float_graph, model.qdq_graph, words[:2], integer_graph=model.integer_graph)
+    reports = {one.op: one for one in found.layers if one.weight_low}
+    assert set(reports) == ({"recurrent", "matmul"} if settings else {"index", "recurrent", "matmul"})
+    if not settings:
+        np.testing.assert_array_equal(reports["index"].weight_high, net.table.weight.numpy().max(axis=1))
+    assert all(np.isfinite(one.local["weights"]) for one in reports.values())
+    assert diagnose(model.float_graph, model.qdq_graph, words[:2]) == ()
 
 
 def test_a_layer_with_coarse_weights_gains_most_in_float():
