@@ -7,13 +7,14 @@ between the layers and of the weights on both sides. The network computes what i
 far exceed all that calibration saw in their channel may be cut.
 """
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.spec import Plain
 from megengine.quantization.pipeline.tied import Tied, tied_values
-from megengine.quantization.ranges import TensorStatistics
+from megengine.quantization.ranges import TensorStatistics, scheme
 from megengine.traced_module.editing.rewiring import set_inputs
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -41,22 +42,21 @@ class _Constants:
 
 
 def equalized(
-    graph: InternalGraph, stats: dict[str, TensorStatistics], rounded: Collection[str], *, per_channel: bool
+    graph: InternalGraph, stats: dict[str, TensorStatistics], annotation: Annotation
 ) -> tuple[InternalGraph, int]:
     """A copy with equalized layers, all names as they are, and the number of places that were changed.
 
     Args:
         graph: canonical float graph.
         stats: statistics of its edges; values without are left.
-        rounded: names of the edges that become integers.
-        per_channel: weights get a scale for every output channel.
+        annotation: which edges and weights become integers, and of how many bits.
     """
     constants, places = _Constants(), 0
     for tied in tied_values(graph):
-        names = [n.name for n in tied.nodes if n.name in rounded]
-        sources = [e.inputs[0].name for e in (*tied.writers, *tied.readers)]
-        if names and all(n in stats and stats[n].channel_maximum is not None for n in (*names, *sources)):
-            factors = _Factors(tied, names, constants, stats, per_channel).best()
+        sources = {e.inputs[0].name for e in (*tied.writers, *tied.readers)}
+        rounded = {n.name for n in tied.nodes if isinstance(annotation.edges.get(n.name), Plain)}
+        if all(n in stats and stats[n].channel_maximum is not None for n in rounded | sources):
+            factors = _Factors(tied, constants, stats, annotation).best()
             if not np.allclose(factors, 1.0):
                 _scale(tied, constants, factors)
                 places += 1
@@ -84,25 +84,44 @@ def _by_input_channel(w: np.ndarray, groups: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
+class _Integers:
+    """The integers of a weight: the largest one, infinite for a weight in float, and whether channels have scales."""
+
+    highest: float
+    per_channel: bool
+
+    @classmethod
+    def of(cls, layer: Apply, annotation: Annotation) -> "_Integers":
+        spec = annotation.weights.get(layer.output.name)
+        return cls(np.inf, True) if spec is None else cls(scheme(spec.scheme).qmax, spec.axis is not None)
+
+    def steps(self, largest: np.ndarray) -> np.ndarray:
+        """The step of each channel, by the largest weights of the channels."""
+        return (largest if self.per_channel else largest.max()) / self.highest
+
+
+@dataclass(frozen=True, slots=True)
 class _Reader:
     """A layer that reads tied values: its weight [input channels, outputs of the channel, taps], the mean square of its
-    input by channel, and the noise at its output beside which its own is small or large: its signal, roughly.
+    input by channel, and the integers of the weight.
     """
 
     weight: np.ndarray
     energy: np.ndarray
     depthwise: bool
+    integers: "_Integers"
 
     @property
     def signal(self) -> float:
+        """The power of its result, if channels were independent."""
         return max(float((self.energy[:, None, None] * self.weight**2).sum()), _TINY)
 
-    def noise(self, factors: np.ndarray, arriving: np.ndarray, *, per_channel: bool) -> float:
+    def noise(self, factors: np.ndarray, arriving: np.ndarray) -> float:
         """Twelve times the noise relative to the signal: what arrives in each channel, and rounding of the weight."""
         scaled = np.abs(self.weight) / factors[:, None, None]
         # scales of output channels: of one input channel each, or of all
         largest = scaled.max(axis=2) if self.depthwise else scaled.max(axis=(0, 2))[None, :]
-        steps = np.broadcast_to((largest if per_channel else scaled.max()) / 127, scaled.shape[:2])
+        steps = np.broadcast_to(self.integers.steps(largest), scaled.shape[:2])
         energy = factors**2 * self.energy * scaled.shape[2]
         total = ((scaled**2).sum(axis=(1, 2)) * arriving).sum() + (steps**2 * energy[:, None]).sum()
         return float(total) / self.signal
@@ -114,20 +133,24 @@ class _Factors:
     def __init__(
         self,
         tied: Tied,
-        names: Sequence[str],
         constants: _Constants,
         stats: dict[str, TensorStatistics],
-        per_channel: bool,
+        annotation: Annotation,
     ) -> None:
-        self.tied, self.per_channel = tied, per_channel
-        self.rounded = [(_largest(stats[n.name]), tied.reached(n)) for n in tied.nodes if n.name in names]
-        self.readers = [_reader(layer, constants, stats[layer.inputs[0].name]) for layer in tied.readers]
-        self.writers = []
+        self.tied, self.rounded, self.readers, self.writers = tied, [], [], []
+        for node in tied.nodes:
+            if isinstance(spec := annotation.edges.get(node.name), Plain):
+                self.rounded.append((_largest(stats[node.name]), scheme(spec.scheme).steps, tied.reached(node)))
+        self.read = [_largest(stats[layer.inputs[0].name]) for layer in tied.readers]
+        for layer in tied.readers:
+            groups, energy = layer.attrs["groups"], _energy(stats[layer.inputs[0].name])
+            weight = _by_input_channel(constants.of(layer), groups)
+            self.readers.append(_Reader(weight, energy, groups > 1, _Integers.of(layer, annotation)))
         for layer in tied.writers:
             w = constants.of(layer)
             rows = np.abs(w).reshape(len(w), -1).max(axis=1)
-            noise = float(w[0].size * _energy(stats[layer.inputs[0].name]).mean()) / 127**2
-            self.writers.append((rows, noise, tied.reached(layer.output)))
+            noise = float(w[0].size * _energy(stats[layer.inputs[0].name]).mean())
+            self.writers.append((rows, _Integers.of(layer, annotation), noise, tied.reached(layer.output)))
 
     def best(self) -> np.ndarray:
         """The candidate with the least noise; 1 where little is gained."""
@@ -137,18 +160,19 @@ class _Factors:
         return best if self._noise(best) < GAIN * self._noise(ones) else ones
 
     def _candidates(self) -> list[np.ndarray]:
-        limit = self.tied.limit
+        limit, seen = self.tied.limit, [x for x, *_ in self.rounded] or self.read
         if np.isfinite(limit):
-            reach = np.max([np.minimum(x * MARGIN, limit) for x, _ in self.rounded], axis=0) / limit
+            reach = np.max([np.minimum(x * MARGIN, limit) for x in seen], axis=0) / limit
         else:
-            reach = np.max([x / max(x.max(), _TINY) for x, _ in self.rounded], axis=0)
+            reach = np.max([x / max(x.max(), _TINY) for x in seen], axis=0)
         ones = np.ones_like(reach)
         spread = np.divide(1.0, reach, out=ones.copy(), where=reach > 0)
         first = np.max([rows for rows, *_ in self.writers], axis=0)
         second = np.max([np.abs(r.weight).max(axis=(1, 2)) for r in self.readers], axis=0)
         balance = np.sqrt(np.divide(second, first, out=ones.copy(), where=(first > 0) & (second > 0)))
         balance /= np.exp(np.log(balance).mean())
-        found = [spread**a * balance**b for a in STRENGTHS for b in ((0.0,) if self.per_channel else STRENGTHS)]
+        per_channel = all(one.per_channel for _, one, *_ in self.writers)
+        found = [spread**a * balance**b for a in STRENGTHS for b in ((0.0,) if per_channel else STRENGTHS)]
         if np.isfinite(limit):
             found = [np.clip(one, 1.0, np.maximum(spread, 1.0)) for one in found]
         return [np.where(reach > 0, np.clip(one, 1 / LARGEST, LARGEST), 1.0) for one in found]
@@ -156,21 +180,12 @@ class _Factors:
     def _noise(self, factors: np.ndarray) -> float:
         """Twelve times the noise that factors leave, of steps at values of uniform distribution (step**2 / 12)."""
         arriving = np.zeros((len(self.readers), len(factors)))
-        for largest, reached in self.rounded:
-            step = np.minimum(largest * factors, self.tied.limit).max() / 255
+        for largest, steps, reached in self.rounded:
+            step = np.minimum(largest * factors, self.tied.limit).max() / steps
             arriving[list(reached)] += step**2
-        for rows, noise, reached in self.writers:
-            scaled = rows * factors
-            arriving[list(reached)] += (scaled if self.per_channel else scaled.max()) ** 2 * noise
-        return sum(
-            reader.noise(factors, one, per_channel=self.per_channel)
-            for reader, one in zip(self.readers, arriving, strict=True)
-        )
-
-
-def _reader(layer: Apply, constants: _Constants, seen: TensorStatistics) -> _Reader:
-    groups = layer.attrs["groups"]
-    return _Reader(_by_input_channel(constants.of(layer), groups), _energy(seen), groups > 1)
+        for rows, integers, noise, reached in self.writers:
+            arriving[list(reached)] += integers.steps(rows * factors) ** 2 * noise
+        return sum(reader.noise(factors, one) for reader, one in zip(self.readers, arriving, strict=True))
 
 
 def _largest(one: TensorStatistics) -> np.ndarray:

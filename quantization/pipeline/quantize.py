@@ -116,8 +116,7 @@ def quantize_model(
     else:
         calibrate(graph, stats, data, look=judges.look, progress=progress)
     if config.equalize:
-        per_channel = config.weights == "per_channel"
-        graph, changed = equalized(graph, stats, annotation.edges, per_channel=per_channel)
+        graph, changed = equalized(graph, stats, annotation)
         if changed:
             stats = calibrate(graph, observe_all(graph, config), data, progress=progress)
     return convert(graph, annotation, stats, config, data, judges=judges, state=kept, progress=progress)

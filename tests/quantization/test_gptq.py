@@ -161,13 +161,13 @@ def uneven_net(act="relu6", groups=1, scale=1.0):
 def test_equalized_networks_compute_what_they_did(act, groups, per_channel, monkeypatch):
     monkeypatch.setattr(equalize, "GAIN", 1.0)  # the least gain is enough
     b, g = uneven_net(act, groups)
-    model = quantize_model(g, b.data(8), QuantConfig())
-    even, changed = equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=per_channel)
+    config = QuantConfig(weights="per_channel" if per_channel else "per_tensor")
+    model = quantize_model(g, b.data(8), config)
+    even, changed = equalized(model.float_graph, model.stats, model.annotation)
     assert changed == 1
     for x in b.data(8):
         (expected,), (value,) = interpret(model.float_graph, [x]), interpret(even, [x])
         np.testing.assert_allclose(value.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
-    config = QuantConfig(weights="per_channel" if per_channel else "per_tensor")
     noise = [output_error(quantize_model(net, b.data(8), config), b.data(8)) for net in (g, even)]
     assert noise[1] < (1.0 if act == "relu6" else 0.7) * noise[0]
 
@@ -176,7 +176,7 @@ def test_channels_that_reach_the_limit_of_relu6_are_left(monkeypatch):
     monkeypatch.setattr(equalize, "GAIN", 1.0)
     b, g = uneven_net("relu6", scale=40.0)
     model = quantize_model(g, b.data(8), QuantConfig())
-    even, _ = equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=True)
+    even, _ = equalized(model.float_graph, model.stats, model.annotation)
     before, after = (
         next(e for e in net.exprs() if isinstance(e, Apply)).inputs[1].expr.value.numpy()
         for net in (model.float_graph, even)
@@ -192,7 +192,7 @@ def test_layers_with_other_readers_are_not_equalized():
     y = b.conv(b.x, 8, label="first")
     g = b.done(b.conv(y, 8, label="second"), y)
     model = quantize_model(g, b.data(2), QuantConfig())
-    assert equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=True)[1] == 0
+    assert equalized(model.float_graph, model.stats, model.annotation)[1] == 0
 
 
 def test_a_value_read_by_two_layers_is_equalized_for_both():
@@ -200,7 +200,7 @@ def test_a_value_read_by_two_layers_is_equalized_for_both():
     y = b.relu(uneven_conv(b))
     g = b.done(b.conv(y, 8, label="second"), b.conv(y, 4, 1, label="third"))
     model = quantize_model(g, b.data(4), QuantConfig())
-    even, changed = equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=True)
+    even, changed = equalized(model.float_graph, model.stats, model.annotation)
     assert changed == 1
     for x in b.data(3):
         for expected, got in zip(interpret(model.float_graph, [x]), interpret(even, [x]), strict=True):
@@ -225,7 +225,7 @@ def test_residuals_are_equalized_with_all_layers_of_their_stage(act, per_channel
     b, g = stage_net(act)
     config = QuantConfig(weights="per_channel" if per_channel else "per_tensor")
     model = quantize_model(g, b.data(8), config)
-    even, changed = equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=per_channel)
+    even, changed = equalized(model.float_graph, model.stats, model.annotation)
     assert changed
     factors = [weight_of(even, name) / weight_of(model.float_graph, name) for name in ("first", "up", "second")]
     wrote, *read = factors[0][:, 0, 0, 0], *(f[0, :, 0, 0] / f[0, 0, 0, 0] for f in factors[1:])
@@ -237,6 +237,17 @@ def test_residuals_are_equalized_with_all_layers_of_their_stage(act, per_channel
         np.testing.assert_allclose(value.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
     noise = [output_error(quantize_model(net, b.data(8), config), b.data(8)) for net in (g, even)]
     assert noise[1] < (1.0 if act == "relu6" else 0.5) * noise[0]
+
+
+@pytest.mark.parametrize(("precision", "pays"), [("w8a8", True), ("w8a16", False), ("w4a16", False), ("w8", False)])
+def test_factors_that_help_values_of_8_bits_only_are_left_where_they_have_more(precision, pays):
+    b, g = stage_net()
+    config = QuantConfig(precision=precision)
+    model = quantize_model(g, b.data(8), config)
+    even, changed = equalized(model.float_graph, model.stats, model.annotation)
+    assert bool(changed) == pays
+    noise = [output_error(quantize_model(net, b.data(8), config), b.data(8)) for net in (g, even)]
+    assert noise[1] <= noise[0]
 
 
 def weight_of(graph, name):
@@ -255,7 +266,7 @@ def weight_of(graph, name):
 def test_residuals_of_other_values_are_not_equalized(other):
     b, g = stage_net(other=other)
     model = quantize_model(g, b.data(4))
-    even, _ = equalized(model.float_graph, model.stats, model.annotation.edges, per_channel=True)
+    even, _ = equalized(model.float_graph, model.stats, model.annotation)
     np.testing.assert_array_equal(weight_of(even, "first"), weight_of(model.float_graph, "first"))
 
 
