@@ -1,6 +1,7 @@
 """Single nodes: what is wrong with them is said, quantized operators, types of inputs, random numbers."""
 
 import logging
+import math
 
 import numpy as np
 import onnx
@@ -185,6 +186,13 @@ def test_operators_of_optimised_models(op, inputs, stored, attrs):
     (shape,) = (shape for _, shape in inputs.values())
     x = np.random.default_rng(1).standard_normal(shape).astype("f4")
     near_the_runtime(one(op, inputs, stored, opset=17, domain="com.microsoft", **attrs), x)
+
+
+def test_a_norm_that_the_runtime_puts_among_the_standard_operators():
+    x, scale = np.random.default_rng(1).standard_normal((2, 3, 4)).astype("f4"), np.linspace(0.5, 1, 12, dtype="f4")
+    for axis, shape in ((-1, (4,)), (1, (3, 4))):
+        stored, attrs = {"g": scale[: math.prod(shape)].reshape(shape)}, {"axis": axis, "epsilon": 1e-3}
+        near_the_runtime(one("SimplifiedLayerNormalization", {"x": ("f4", x.shape)}, stored, opset=17, **attrs), x)
 
 
 def test_products_of_integers_with_their_scales():

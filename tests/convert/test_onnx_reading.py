@@ -204,6 +204,27 @@ def test_input_that_no_node_makes():
         load(model([helper.make_node("Relu", ["ghost"], ["y"], "r")]))
 
 
+def test_nodes_in_any_order():
+    """As converters to halves write them; a node also waits for what its graphs read."""
+    inner = helper.make_graph(
+        [helper.make_node("Relu", ["n"], ["r"]), helper.make_node("Neg", ["late"], ["n"])],
+        "then",
+        [],
+        [helper.make_tensor_value_info("r", TensorProto.FLOAT, None)],
+    )
+    known = numpy_helper.from_array(np.asarray(True), "known")
+    choice = helper.make_node("If", ["known"], ["c"], then_branch=inner, else_branch=inner)
+    nodes = [helper.make_node("Abs", ["c"], ["y"]), choice, helper.make_node("Neg", ["x"], ["late"])]
+    (y,) = load_graph(model(nodes, initializers=[known]).SerializeToString()).outputs
+    assert [e.op for e in applied(y.graph)] == ["neg", "neg", "relu", "abs"]
+
+
+def test_nodes_in_a_circle():
+    nodes = [helper.make_node("Add", ["x", "b"], ["a"], "a"), helper.make_node("Add", ["x", "a"], ["b"], "b")]
+    with pytest.raises(FileFormatError, match="reads 'b', which no earlier node makes"):
+        load(model([*nodes, helper.make_node("Relu", ["b"], ["y"])]))
+
+
 def test_value_defined_twice():
     nodes = [helper.make_node("Relu", ["x"], ["y"], "a"), helper.make_node("Relu", ["x"], ["y"], "b")]
     with pytest.raises(FileFormatError, match="'y' is defined twice"):

@@ -11,6 +11,7 @@ from megengine.quantization import likeness, quantize_model, to_half, verify
 from megengine.tensor import tensor
 from megengine.traced_module import lower, trace_module
 from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.passes.retyping import widen
 
 X = np.random.default_rng(0).normal(0, 1, (2, 3, 6, 6)).astype(np.float32)
 
@@ -127,3 +128,22 @@ def test_networks_of_halves_are_quantized(dtype, float_ends):
     assert {one.op for one in made.report.floating} <= {"cast"}
     assert verify(made.traced(), data).exact
     assert made.analyze(data).output_sqnr_db > 25
+
+
+class Chosen(M.Module):
+    """Integers and truth values of floats, read by ops that take no floats."""
+
+    def forward(self, x):
+        flat = x.reshape(2, -1)
+        places = F.topk(flat, 4, descending=True)[1]
+        near = F.logical_and(flat > 0, flat < 1)
+        return F.gather(flat, 1, (places * 2) // 2), F.logical_not(near), near.astype("float32") * flat
+
+
+@pytest.mark.parametrize("widened", [False, True])
+def test_places_and_truths_come_from_the_changed_values(widened):
+    graph = to_half(traced(Chosen()), "fp16", float_ends=False).graph
+    if widened:
+        widen(graph)
+    kinds = {n.dtype for e in graph.exprs() if isinstance(e, Apply) and e.op != "cast" for n in e.outputs}
+    assert kinds - {np.dtype(np.int32), np.dtype(bool)} == {np.dtype(np.float32 if widened else np.float16)}

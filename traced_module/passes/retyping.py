@@ -13,7 +13,7 @@ from megengine.traced_module.editing.rewiring import set_input
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.ir.primitives import assign, exchange_outputs, remove_dead
+from megengine.traced_module.ir.primitives import assign, exchange_outputs, remove_dead, use_nodes
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -52,6 +52,8 @@ class _Retyping:
         for expr in exprs:
             if any(n.dtype in (self.source, self.dtype) for n in (*expr.inputs, *expr.outputs)):
                 self._change(expr)
+            elif any(id(n) in self.halves for n in expr.inputs):  # integers and truth values of changed ops
+                self._repeat(expr)
         for node in dict.fromkeys(outputs):
             end = self.halves.get(id(node), node)
             if end is node or (node.dtype == self.source and float_ends and not isinstance(node.expr, Apply)):
@@ -76,12 +78,17 @@ class _Retyping:
         """Put the op on halves beside the op, or leave it where it is."""
         if self._is_exact(expr):
             self.exact.update(id(n) for n in expr.outputs)
-            return
+            use_nodes(self.graph, expr, [self._follow(n) for n in expr.inputs])
+        else:
+            self._repeat(expr)
+
+    def _repeat(self, expr: Apply) -> None:
         inputs = [self._half(n, expr) if n.dtype == self.source else self._other(n) for n in expr.inputs]
         attrs = {k: self.dtype if isinstance(v, np.dtype) and v == self.source else v for k, v in expr.attrs.items()}
         try:
             results = self.graph.apply(expr.op, *inputs, attrs=attrs, name=expr.name, before=expr, meta=expr.meta)
         except DTypeError:  # the op takes no halves
+            use_nodes(self.graph, expr, [self._follow(n) for n in expr.inputs])
             for i, node in enumerate(expr.inputs):
                 if node is self.halves.get(id(node)) or (id(node) in self.halves and isinstance(node.expr, Apply)):
                     set_input(self.graph, expr, i, self._float(node, expr))
@@ -112,6 +119,10 @@ class _Retyping:
     def _other(self, node: TensorNode) -> TensorNode:
         """A value that is no float32 as the changed ops have it."""
         return self.halves.get(id(node), node)
+
+    def _follow(self, node: TensorNode) -> TensorNode:
+        """What an op that stays as it is reads: integers and truth values are those of changed ops."""
+        return node if node.dtype in (self.source, self.dtype) else self._other(node)
 
     def _float(self, node: TensorNode, user: Expr) -> TensorNode:
         if id(node) not in self.floats:

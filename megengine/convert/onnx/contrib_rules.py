@@ -68,6 +68,14 @@ def skip_norm(node: OnnxNode, x: Tensor, skip: Tensor, scale: Tensor, *more: Ten
     return y if shift is None else y + shift, total, total, total
 
 
+@composition("SimplifiedLayerNormalization")
+def simple_norm(node: OnnxNode, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """X over its root mean square from an axis on, scaled, and what x is multiplied with."""
+    axes = tuple(range(node.axis(int(node.attr("axis", -1)), x.ndim), x.ndim))
+    power = apply("mean", x * x, axis=axes, keepdims=True) + float(node.attr("epsilon", 1e-5))
+    return x / F.sqrt(power) * scale, 1.0 / F.sqrt(power)
+
+
 @composition("com.microsoft::MatMulIntegerToFloat")
 def product_of_integers(node: OnnxNode, a: Tensor, b: Tensor, *more: Tensor | None) -> Tensor:
     """The product of integers without their zero points, times their scales, and a bias."""

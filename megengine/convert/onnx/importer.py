@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from megengine.convert.onnx.operators import is_computed, made_of, unknown_opera
 from megengine.convert.onnx.reading import (
     array_of,
     initializers,
+    names_read,
     operator_name,
     opset_of,
     read_model,
@@ -167,7 +168,7 @@ class _Importer:
         self.graph = InternalGraph(name=_clean(source.name, "onnx"))
         self.graph.metadata = {entry.key: entry.value for entry in self.model.metadata_props}
         self.shared: dict[str, dict] = {"constants": {}, "keep": {}, "names": {}}
-        self.used = {*_names_read(source.node), *(item.name for item in source.output)}
+        self.used = {*names_read(source.node), *(item.name for item in source.output)}
         unknown, refused = unknown_operators(source, self.opset, self.fixed)
         for name, array in self.stored:
             self._define(name, array)
@@ -350,7 +351,7 @@ class _Importer:
 
     def _body(self, node: onnx.NodeProto, nodes: list[onnx.NodeProto], opset: int) -> None:
         """The nodes that the standard defines an operator by, in its place."""
-        self.used.update(_names_read(nodes))
+        self.used.update(names_read(nodes))
         try:
             for index, inner in enumerate(nodes):
                 self._node(inner, index, opset)
@@ -409,16 +410,6 @@ def _inputs_of(graph: onnx.GraphProto, count: int) -> Sequence[onnx.ValueInfoPro
         took = counted(len(graph.input), "input")
         raise FileFormatError(f"the graph {graph.name!r} has {took} for {counted(count, 'value')}; the file is damaged")
     return graph.input
-
-
-def _names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """Names of values that nodes read, and the graphs that they run, with the outputs of these."""
-    for node in nodes:
-        yield from node.input
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _names_read(inner.node)
-                yield from (item.name for item in inner.output)
 
 
 def _check_names(given: Mapping[str, Any], names: list[str], argument: str) -> None:

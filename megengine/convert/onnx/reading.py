@@ -1,10 +1,11 @@
 """Reading .onnx files that may be damaged or hostile: sizes and paths are checked before memory is taken."""
 
+import heapq
 import itertools
 import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -54,7 +55,53 @@ def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.Mo
     _check_opset(model, name)
     if model.functions:
         model = _inlined(model, name)
+    _put_in_order(model.graph)
     return model, None if path is None else path.resolve().parent
+
+
+def names_read(nodes: "Iterable[onnx.NodeProto]") -> Iterator[str]:
+    """Names of values that nodes read, and the graphs that they run, with the outputs of these."""
+    for node in nodes:
+        yield from node.input
+        for inner in _graphs_of(node):
+            yield from names_read(inner.node)
+            yield from (item.name for item in inner.output)
+
+
+def _graphs_of(node: "onnx.NodeProto") -> "Iterator[onnx.GraphProto]":
+    for attribute in node.attribute:
+        yield from (attribute.g, *attribute.graphs)
+
+
+def _put_in_order(graph: "onnx.GraphProto") -> None:
+    """Move nodes behind those that they read, in this graph and those that it runs: converters append casts at the end.
+
+    A graph without such an order stays as it is.
+    """
+    for node in graph.node:
+        for inner in _graphs_of(node):
+            _put_in_order(inner)
+    makers = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    before = [{makers[name] for name in names_read([node]) if name in makers} for node in graph.node]
+    if all(max(places, default=-1) < place for place, places in enumerate(before)):
+        return
+    readers: dict[int, list[int]] = {}
+    for place, places in enumerate(before):
+        for earlier in places:
+            readers.setdefault(earlier, []).append(place)
+    waiting = [len(places) for places in before]
+    ready, order = [place for place, count in enumerate(waiting) if not count], []
+    while ready:
+        order.append(heapq.heappop(ready))  # as near to the order of the file as can be
+        for place in readers.get(order[-1], ()):
+            waiting[place] -= 1
+            if not waiting[place]:
+                heapq.heappush(ready, place)
+    if len(order) == len(graph.node):
+        nodes = [graph.node[place] for place in order]
+        copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
 
 
 class OpenShapeError(FileFormatError):
