@@ -138,6 +138,18 @@ def test_softmax_along_any_axis(op, shape):
         check(op, [x], {"axis": axis}, left_out=len(shape) == 4 and axis > 1)
 
 
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 15, 17, 31, 33, 49, 1023, 1025])
+def test_softmax_of_short_rows_that_are_taken_together(op, n):
+    """Rows around 4 and 32, with NaN and infinities at their ends; the largest stands in any place."""
+    for rows in (1, 3, 33, 70):
+        x = draw((rows, n)) * 9
+        x[0, -1], x[rows // 2, 0], x[-1, n // 2] = np.nan, np.inf, -np.inf
+        x[np.arange(rows), np.arange(rows) * 5 % n] += 20
+        with np.errstate(all="ignore"):
+            check(op, [x], {"axis": 1})
+
+
 @pytest.mark.parametrize("function", [F.softmax, F.logsoftmax])
 def test_eager_softmax_has_the_bits_of_the_reference(function):
     for shape in ((5, 48), (2, 3, 4, 5), (7,)):
