@@ -21,7 +21,7 @@ from megengine.quantization.pipeline.judging import Judges
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.refine import refine
 from megengine.quantization.pipeline.report import QuantReport, report_of
-from megengine.quantization.ranges import Progress, Statistics, TensorStatistics, as_samples, require_repeatable
+from megengine.quantization.ranges import Data, Progress, Statistics, TensorStatistics, as_samples, require_repeatable
 from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -101,12 +101,12 @@ def quantize_model(
         raise CalibrationError(
             f"quantize_model: {config.second_reading or 'calibration'} needs inputs of the network; give calibration="
         )
-    data = () if calibration is None else calibration
     graph = prepared(model)
-    if config.second_reading:
-        require_repeatable(data, config.second_reading)
+    if calibration is not None and config.second_reading:
+        require_repeatable(calibration, config.second_reading)
     annotation = annotate(graph, config)
     require_layers(graph, annotation)
+    data = () if calibration is None else Data.of(calibration, graph)
     stats = observe_all(graph, config)
     judges = Judges(graph)
     if statistics is not None:

@@ -24,6 +24,6 @@ from megengine.quantization.ranges.observers import (
     SyncMinMaxObserver,
 )
 from megengine.quantization.ranges.qparams import LSQParams, QParams, QParamsModuleMixin, QuantMode, at, create_qparams
-from megengine.quantization.ranges.rows import as_samples, stream, takes_rows
+from megengine.quantization.ranges.rows import Data, as_samples, stream, takes_rows
 from megengine.quantization.ranges.scales import SCHEMES, quantized_dtype, scheme
 from megengine.quantization.ranges.statistics import Histogram, TensorStatistics

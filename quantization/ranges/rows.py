@@ -1,6 +1,9 @@
 """Whether the open first axis of a network is the batch, and batches of such networks as samples."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,10 +51,26 @@ def rows_of(arrays: Batch) -> Iterator[Batch]:
         yield tuple(array[i : i + 1] for array in arrays)
 
 
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Batches that are divided into rows, or are not: an answer of `takes_rows` for all graphs made of one network."""
+
+    batches: Iterable[Any]
+    divided: bool
+
+    @classmethod
+    def of(cls, batches: Iterable[Any], graph: InternalGraph) -> Data:
+        """Batches as a graph takes them, which is tried once."""
+        return cls(items_of(batches, graph), takes_rows(graph))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+
 def as_samples(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
     """As `as_batches`; batches of a network that `takes_rows` are divided into rows."""
-    divided: bool | None = None
-    for arrays in as_batches(batches, graph):
+    divided = batches.divided if isinstance(batches, Data) else None
+    for arrays in as_batches(batches.batches if isinstance(batches, Data) else batches, graph):
         if divided is None:
             divided = takes_rows(graph)
         if divided:
@@ -73,20 +92,20 @@ def stream(
 
     Raises CalibrationError if no batch fits.
     """
-    batches = items_of(batches, graph)
-    total = len(batches) if isinstance(batches, Sized) else None
+    data = batches if isinstance(batches, Data) else Data.of(batches, graph)
+    total = len(data.batches) if isinstance(data.batches, Sized) else None
     done = 0
 
     def counted_items() -> Iterator[Any]:
         nonlocal done
-        for item in batches:
+        for item in data.batches:
             yield item
             done += 1
             if progress is not None:
                 progress(stage, done, total)
 
     run = watched(graph, sinks)
-    for arrays in as_samples(counted_items(), graph):
+    for arrays in as_samples(Data(counted_items(), data.divided), graph):
         run(arrays)
         if look is not None:
             look(arrays)

@@ -6,7 +6,7 @@ from onnx import helper
 
 from megengine.convert.onnx import load
 from megengine.quantization import QuantConfig, collect, quantize_model, requantize
-from megengine.quantization.ranges import RangeMethod, takes_rows
+from megengine.quantization.ranges import RangeMethod, rows, takes_rows
 from megengine.tensor import tensor
 from tests.convert.test_onnx_open_sizes import SAME, model, node, weight
 
@@ -60,6 +60,17 @@ def test_statistics_are_of_rows(workers, tmp_path):
     assert len({_bytes(one, tmp_path, "net.stats") for one in found.values()}) == 1
     highest = next(one for one in found["rows"].edges.values() if one.name == "x").samples.last()
     np.testing.assert_array_equal(np.sort(highest[:, 1]), np.sort(ROWS.reshape(12, -1).max(1)))
+
+
+def test_a_network_is_tried_once(monkeypatch):
+    tried, results = [], rows._results
+    monkeypatch.setattr(rows, "_results", lambda graph, x: tried.append(len(x[0])) or results(graph, x))
+    config = QuantConfig.of("balanced", distillation=1)
+    net = _pictures()
+    once = quantize_model(net, BATCHES["batches"], config)
+    assert tried == [2, 1, 1]  # two rows together, and each alone
+    again = quantize_model(net, BATCHES["rows"], config)
+    assert all(np.array_equal(w.values, again.frozen.weights[n].values) for n, w in once.frozen.weights.items())
 
 
 @pytest.mark.parametrize("effort", ["fast", "balanced"])
