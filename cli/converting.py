@@ -15,7 +15,7 @@ from megengine.cli.overwriting import check_outputs, overwrite_option, path_opti
 from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
 from megengine.convert import onnx
 from megengine.core.errors import OptionError
-from megengine.core.text import counted
+from megengine.core.text import counted, in_bytes
 from megengine.quantization import likeness, stored_bytes, to_half
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.formats import native
@@ -68,7 +68,7 @@ def convert(
     out.say(
         f"outputs in {_TYPES[kind]}: SQNR {result.sqnr_db:.1f} dB, cosine {result.cosine:.6f}, agreement "
         f"{100 * result.agreement:.2f} % on {counted(result.batches, 'batch')} of {data or 'random numbers'}; "
-        f"weights {sizes[0] / 1e6:.2f} MB -> {sizes[1] / 1e6:.2f} MB"
+        f"weights {in_bytes(sizes[0])} -> {in_bytes(sizes[1])}"
     )
     out.say(f"wrote {output}")
     facts = {"model": model, "to": _TYPES[kind], "float_bytes": sizes[0], "half_bytes": sizes[1]}

@@ -19,7 +19,7 @@ from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.photos import PhotoSet, photo_set
 from megengine.cli.quantizing import quantize_with_progress, sizes
-from megengine.core.text import counted
+from megengine.core.text import counted, in_bytes
 from megengine.quantization import QuantConfig
 from megengine.quantization.checks.verify import verify
 
@@ -81,7 +81,7 @@ def demo(output: Path, names: tuple[str, ...], views: str, overwrite: bool, out:
             out.say(f"verify: {verify_line(measured[-1].verify)}")
         out.table("Float and int8", HEADER, [row for one in measured for row in one.rows()])
         temporary.write_text(_page(measured, photos), encoding="utf-8")
-    out.say(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB): open it in a browser")
+    out.say(f"wrote {output} ({in_bytes(output.stat().st_size)}): open it in a browser")
     out.result({"photographs": photos.line, "networks": [one.describe() for one in measured], "report": str(output)})
     if not all(one.verify.exact for one in measured):
         raise FailedError("verify: the integer network is not exact; see the lines above")
@@ -123,8 +123,8 @@ def _page(measured: list[Measured], photos: PhotoSet) -> str:
             "same first class as float": f"{100 * low.agreement:.1f} %",
             "logit SQNR": f"{report.decibel(low.sqnr)} dB",
             "top-1, float → int8": f"{100 * one.scores[0].top1:.1f} → {100 * low.top1:.1f} %",
-            "weights": f"{one.bytes[0] / 1e6:.2f} → {one.bytes[1] / 1e6:.2f} MB",
-            "CPU time, one thread": f"{one.ms[0]:.2f} → {one.ms[1]:.2f} ms",
+            "weights": f"{in_bytes(one.bytes[0])} → {in_bytes(one.bytes[1])}",
+            "CPU time, one thread": f"{one.ms[0]:.3g} → {one.ms[1]:.3g} ms",
         }
         scores = [HEADER, *one.rows()]
         more = {"scores": scores, "plan": one.plan, "verify": verify_line(one.verify), "exact": one.verify.exact}

@@ -17,7 +17,7 @@ from megengine.cli.overwriting import check_outputs, overwrite_option, path_opti
 from megengine.cli.parts import part_at
 from megengine.core.errors import MegEngineError, OptionError, nearest
 from megengine.core.sizes import is_open
-from megengine.core.text import counted
+from megengine.core.text import counted, in_bytes
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.pictures import dot, drawing, page
@@ -101,7 +101,7 @@ def inspect(model: str, calls: bool, find: str | None, number: int | None, shape
     counts = ", ".join(f"{count} {op}" for op, count in facts["ops"].items())
     out.say(f"{counted(len(facts['layers']), 'layer')}: {counts}")
     out.say(
-        f"{counted(facts['parameters'], 'parameter', spec=',')}, {facts['weight_bytes'] / 1e6:.2f} MB, "
+        f"{counted(facts['parameters'], 'parameter', spec=',')}, {in_bytes(facts['weight_bytes'])}, "
         f"{facts['macs'] / 1e6:,.1f} million multiply-accumulates ({facts['flops'] / 1e6:,.1f} million FLOPs)"
     )
     if METADATA in graph.metadata:
@@ -195,7 +195,7 @@ def draw(
         if one is not None and path is not None:
             one = part_at(one, path)
         temporary.write_bytes(_drawn(traced if one is None else one, depth, output.suffix, engine))
-    out.say(f"wrote {output} ({output.stat().st_size / 1e3:.0f} kB)")
+    out.say(f"wrote {output} ({in_bytes(output.stat().st_size)})")
     out.result({"output": str(output), "bytes": output.stat().st_size})
 
 

@@ -64,4 +64,4 @@ def measured(model: Any, held: Sequence[Any], how: Recipe | None) -> tuple[dict[
     before, after = ([one(*x)[0] for x in held] for one in plans)
     shown = predictions(one_by_one(held, before, after), how)
     more = {"plan": plans[1].describe(), "verify": verify_line(checked), "exact": checked.exact, "pictures": shown}
-    return {"CPU time, one thread": f"{ms['float']:.2f} → {ms['int8']:.2f} ms"}, more
+    return {"CPU time, one thread": f"{ms['float']:.3g} → {ms['int8']:.3g} ms"}, more

@@ -21,7 +21,7 @@ from megengine.cli.samples import Samples
 from megengine.convert import onnx
 from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError, listed
-from megengine.core.text import counted
+from megengine.core.text import counted, in_bytes
 from megengine.dispatch import get_op
 from megengine.quantization import (
     EFFORTS,
@@ -385,7 +385,7 @@ def _show(out: Output, result: Any, analysis: Any, small: tuple[int, int], sampl
     out.say(quantizing.floating_line(result))
     out.say(
         f"outputs: SQNR {analysis.output_sqnr_db:.1f} dB, cosine {analysis.output_cosine:.5f} "
-        f"on {samples.scored_on()}; weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
+        f"on {samples.scored_on()}; weights {in_bytes(small[0])} -> {in_bytes(small[1])}"
     )
 
 
@@ -397,7 +397,7 @@ def write_report(path: Path, job: Job, result: QuantizedModel, found: quantizing
     facts = {
         "output SQNR": f"{report.decibel(analysis.output_sqnr_db)} dB",
         "output cosine": f"{analysis.output_cosine:.5f}",
-        "weights": f"{small[0] / 1e6:.2f} → {small[1] / 1e6:.2f} MB",
+        "weights": f"{in_bytes(small[0])} → {in_bytes(small[1])}",
         **({} if same is None else {"same first class as float": f"{100 * same:.4g} %"}),
         **spent,
     }

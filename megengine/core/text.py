@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def printable(text: str, *, keep: str = "\n\t", mark: str = "") -> str:
     r"""The text with `\x1b` and the like for each character that is not visible: control, bidi, zero width, halves.
@@ -25,6 +27,14 @@ def plural(word: str) -> str:
         if word.endswith(ending):
             return word.removesuffix(ending) + several
     return word[:-1] + "ies" if word.endswith("y") and word[-2] not in "aeiou" else word + "s"
+
+
+def in_bytes(count: float) -> str:
+    """A size with its unit and three digits: 512 B, 21.8 kB, 1.26 MB."""
+    power = 0 if count < 1000 else min(int(math.log10(count * 1.0005)) // 3, 3)
+    number = count / 1000**power
+    digits = 0 if power == 0 or number >= 99.95 else 1 if number >= 9.995 else 2
+    return f"{number:.{digits}f} {('B', 'kB', 'MB', 'GB')[power]}"
 
 
 def counted(count: float, word: str, spec: str = "") -> str:

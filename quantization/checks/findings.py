@@ -221,10 +221,11 @@ def _weight_fault(exact: np.ndarray, rounded: np.ndarray, scale: np.ndarray, dty
     factors = (rounded[used] * exact[used]).sum(axis=1) / power[used]
     left = float(((rounded[used] - factors[:, None] * exact[used]) ** 2).sum())
     if left < 0.1 * total + 4 * allowed:
-        low, high = factors.min(), factors.max()
-        wrong = float(np.mean(np.abs(factors - 1) > 0.02))
-        if high - low < 0.1 * abs(np.median(factors)) or wrong < 0.1:
-            text = f"the weights are {np.median(factors):.3g} times the float ones ({wrong:.0%} of the channels)"
+        low, middle, high = factors.min(), float(np.median(factors)), factors.max()
+        blur = 3 * scale[used] / np.sqrt(12 * power[used])  # by rounding, for channels of few steps
+        wrong = float(np.mean(np.abs(factors - 1) > 0.02 + blur))
+        if np.all(np.abs(factors - middle) < 0.05 * abs(middle) + blur) or wrong < 0.1:
+            text = f"the weights are {middle:.3g} times the float ones ({wrong:.0%} of the channels)"
             return "scale", text
         return "batch norm", f"channels are {low:.3g} to {high:.3g} times the float ones"
     resorted = (np.sort(rounded, axis=None) - np.sort(exact, axis=None)) ** 2

@@ -188,7 +188,7 @@ def test_verify_and_bench_on_the_result(run, one_line_error, quantized, model):
     ("data", "words", "message"),
     [
         ("nan.npy", (), "batch 1: 1 NaN or infinite value"),
-        ("small.npy", (), "shape (1, 3, 8, 8); expected (1, 3, 16, 16)"),
+        ("small.npy", (), "shape (1, 3, 8, 8); expected (n, 3, 16, 16)"),
         ("none", (), "no such file or folder"),
         ("pictures", ("--preprocess", "unit"), "broken.png: cannot be read"),
         ("good.npy", ("--exclude", "hed"), "'hed' selects no layer; nearest: head"),

@@ -94,7 +94,7 @@ def test_a_float_model_may_store_its_recipe(folder):
 
 def test_a_recipe_of_other_channels_is_refused(folder):
     error = call("ptq", "net.onnx", "--data", "photos", "--preprocess", "mnist", "-o", "q.mgt", code=1)
-    assert "the recipe makes 1 channel (L), input 'x' takes (1, 3, 16, 16)" in error  # each sample of an open batch
+    assert "the recipe makes 1 channel (L), input 'x' takes (n, 3, 16, 16)" in error
 
 
 def test_bench_prepares_nothing_without_data(folder):

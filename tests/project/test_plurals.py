@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from layer_table import LINKED
 
-from megengine.core.text import counted, plural
+from megengine.core.text import counted, in_bytes, plural
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [ROOT / name for name in ("megengine", *LINKED)]
@@ -85,3 +85,11 @@ def test_texts_by_hand_are_found():
 )
 def test_counted(count, word, spec, expected):
     assert counted(count, word, spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (21_800, "21.8 kB"), (999_600, "1.00 MB"), (14e6, "14.0 MB")],
+)
+def test_sizes_have_three_digits_and_a_unit(count, text):
+    assert in_bytes(count) == text

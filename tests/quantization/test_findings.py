@@ -72,6 +72,16 @@ def test_data_that_contradicts_the_first_norm_is_named_though_it_calibrated():
     assert (first.layer, first.cause) == ("x", "preprocessing") and "as its statistics say" in first.text
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wrong_scale_is_named_though_rounding_blurs_weak_channels(seed, monkeypatch):
+    monkeypatch.setattr(bench, "CONFIG", QuantConfig(weights="per_tensor", bias_correction=False))
+    weak = np.random.default_rng(seed).normal(size=(3, 3, 3)).astype(np.float32) * 0.012
+    one = subject(lambda: planted_weight({0: weak}))
+    planted = bench.wrong_scale(one, np.random.default_rng(0))
+    first = diagnose(planted.exact, planted.rounded, one.data)[0]
+    assert (first.layer, first.cause) == ("layer", "scale"), str(first)
+
+
 def risks(graph, stats=None):
     return {(one.name, one.kind): one for one in audit(graph, stats)}
 
