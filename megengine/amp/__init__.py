@@ -2,181 +2,52 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import sys
-from collections.abc import Iterable, Mapping
+from types import ModuleType
 from typing import Any
 
-import numpy as np
+from megengine.amp.autocast import DTYPES, autocast
+from megengine.amp.convert_format import convert_module_format, convert_tensor_format
+from megengine.amp.grad_scaler import GradScaler
+from megengine.core.errors import ArgumentError, MissingNameError
+from megengine.dispatch import mixed
+from megengine.dispatch.refusal import shown
+from megengine.ops.common import choice
 
-from megengine.autodiff import GradManager
-from megengine.autodiff.grad_manager import tensors_of
-from megengine.core.dtype import as_dtype
-from megengine.core.effectless import Settings, warn_once
-from megengine.core.errors import ArgumentError, OptionError
-from megengine.dispatch import Op
-from megengine.dispatch.apply import Interposer, hidden, interpose
-from megengine.dispatch.refusal import constructor, explains, shown
-from megengine.module import Module
-from megengine.ops.common import FLOAT32, cast, choice
-from megengine.tensor import Tensor
-
-_WHY = "mixed precision is chosen by megengine.amp.autocast(low_prec_dtype=...), where it is used"
-_LAYOUT = "memory layouts are chosen where a plan is made, by megengine.plan.compile"
-
-enabled, low_prec_dtype, high_prec_dtype = False, "float16", "float32"
+_DTYPES = {"low_prec_dtype": "float16", "high_prec_dtype": "float32"}  # what `enabled = True` casts to
+_OPTIONS = ("enabled", *_DTYPES)
 
 
-def convert_module_format(module: Module, inplace: bool = True) -> Module:
-    """The module (a copy without `inplace`): memory layouts are chosen where a plan is made, as a warning says."""
-    warn_once("megengine.amp.convert_module_format", _LAYOUT)
-    return module if inplace else copy.deepcopy(module)
+class _Settings(ModuleType):
+    """`enabled`, `low_prec_dtype` and `high_prec_dtype` are those of now; setting one counts from there on."""
 
+    @property
+    def enabled(self) -> bool:
+        """Whether operands are cast."""
+        return mixed.casting() is not None
 
-def convert_tensor_format(x: Tensor, inplace: bool = True) -> Tensor:
-    """The tensor (a copy without `inplace`): memory layouts are chosen where a plan is made, as a warning says."""
-    warn_once("megengine.amp.convert_tensor_format", _LAYOUT)
-    return x if inplace else copy.copy(x)
+    def __getattr__(self, name: str) -> Any:
+        if name in _DTYPES:
+            now = mixed.casting()
+            return _DTYPES[name] if now is None else getattr(now, name)
+        raise MissingNameError(f"module {self.__name__!r} has no attribute {name!r}", name, lambda: dir(self))
 
-
-class _Casting(Interposer):
-    """Casts float32 operands of layers."""
-
-    first = True
-
-    def __init__(self, dtype: np.dtype) -> None:
-        self.dtype = dtype
-
-    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Any) -> Any:
-        if not op.weighted:
-            return proceed()
-        return proceed(tuple(cast(t, self.dtype) if t.dtype == FLOAT32 else t for t in tensors))
-
-
-class autocast(contextlib.ContextDecorator):  # noqa: N801 (MegEngine's name)
-    """Body or function in which convolutions and matrix products take float32 operands as `low_prec_dtype`.
-
-    Their sums are kept in float32, and rounded once; results have that dtype, and so have those of ops on them alone,
-    while ops on one of them and a float32 tensor give float32. Gradients of float32 tensors are float32. bfloat16 is
-    faster than float32 on CPUs with AVX512-BF16 or AMX; float16 is not. With `enabled=False` nothing is cast, also in
-    the body of another one.
-
-    Example:
-        >>> with autocast(low_prec_dtype="bfloat16"):
-        ...     print(F.matmul(F.ones((2, 3)), F.ones((3, 2))).dtype)
-        bfloat16
-    """
-
-    def __init__(self, enabled: bool = True, low_prec_dtype: str = "float16", high_prec_dtype: str = "float32") -> None:
-        for name, dtype in (("low_prec_dtype", low_prec_dtype), ("high_prec_dtype", high_prec_dtype)):
-            choice("autocast", name, dtype, ("float16", "bfloat16", "float32"))
-        self.enabled, self.low_prec_dtype, self.high_prec_dtype = enabled, low_prec_dtype, high_prec_dtype
-        self._entered: list[contextlib.ExitStack] = []
-
-    def __enter__(self) -> autocast:
-        entered = contextlib.ExitStack()
-        entered.enter_context(hidden(lambda one: isinstance(one, _Casting)))
-        if self.enabled:
-            dtype = as_dtype(self.low_prec_dtype)
-            assert isinstance(dtype, np.dtype)
-            entered.enter_context(interpose(_Casting(dtype)))
-        self._entered.append(entered)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._entered.pop().close()
-
-
-class GradScaler:
-    """Scales a loss before its gradient is taken, and the gradients back, so that float16 gradients do not vanish.
-
-    Gradients that are not finite are dropped (None), and the scale shrinks by `backoff_factor`; after
-    `growth_interval` good steps it grows by `growth_factor`. An interval of 0 keeps the scale.
-    """
-
-    @constructor
-    def __init__(
-        self,
-        init_scale: float = 2.0**4,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        growth_interval: int = 2000,
-    ) -> None:
-        if init_scale <= 0 or growth_interval < 0:
-            raise OptionError(
-                f"GradScaler: init_scale={init_scale}, growth_interval={growth_interval}; "
-                "expected a scale above 0 and an interval of at least 0"
-            )
-        self.scale_factor, self.growth_factor = float(init_scale), growth_factor
-        self.backoff_factor, self.growth_interval = backoff_factor, growth_interval
-        self._growth_tracker, self._found_non_finite = 0, False
-
-    @explains
-    def backward(
-        self,
-        gm: GradManager,
-        y: Any = None,
-        dy: Any = None,
-        *,
-        unscale_grad: bool = True,
-        update_scale: bool | str = "if_unscale_grad",
-    ) -> None:
-        """`gm.backward(y, dy)` of the scaled losses; then the gradients are scaled back, and the scale is updated."""
-        if not isinstance(gm, GradManager):
-            raise ArgumentError(f"GradScaler.backward: gm is {shown(gm)}; expected a GradManager")
-        targets = [] if y is None else tensors_of("y", y)
-        seeds = [Tensor(np.ones(t.shape, np.float32)) for t in targets] if dy is None else tensors_of("dy", dy)
-        gm.backward(targets, [seed * self.scale_factor for seed in seeds])
-        if unscale_grad:
-            self.unscale(gm.attached_tensors())
-        if update_scale is True or (update_scale == "if_unscale_grad" and unscale_grad):
-            self.update()
-
-    @explains
-    def unscale(self, grad_tensors: Iterable[Tensor]) -> GradScaler:
-        """Scale the gradients of these tensors back; all are dropped if one is not finite."""
-        tensors = list(grad_tensors)
-        wrong = [t for t in tensors if not isinstance(t, Tensor)]
-        if wrong:
-            raise ArgumentError(f"GradScaler.unscale: got {shown(wrong[0])}; expected tensors")
-        owners = [(t, t.grad) for t in tensors if t.grad is not None]
-        self._found_non_finite = any(not np.isfinite(gradient.numpy()).all() for _, gradient in owners)
-        for t, gradient in owners:
-            t.grad = None if self._found_non_finite else gradient * (1 / self.scale_factor)
-        return self
-
-    @explains
-    def update(self, new_scale: float | None = None) -> None:
-        """Take a new scale, or change it according to the last gradients."""
-        if self.growth_interval == 0:
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _OPTIONS:
+            if name[0] != "_" and name not in vars(self) and not isinstance(value, ModuleType):
+                raise MissingNameError(f"{self.__name__} has no option {name!r}", name, lambda: _OPTIONS)
+            super().__setattr__(name, value)
             return
-        if new_scale is not None:
-            self.scale_factor = float(new_scale)
-        else:
-            self._growth_tracker = 0 if self._found_non_finite else self._growth_tracker + 1
-            grows = self._growth_tracker >= self.growth_interval
-            if self._found_non_finite or grows:
-                self.scale_factor *= self.growth_factor if grows else self.backoff_factor
-                self._growth_tracker = 0
-        self._found_non_finite = False
-
-    def state_dict(self) -> dict[str, Any]:
-        """Scale, factors and the count of good steps."""
-        names = ("scale_factor", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
-        return {n: getattr(self, n) for n in names}
-
-    @explains
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the result of `state_dict()`."""
-        if not isinstance(state, Mapping):
-            raise ArgumentError(f"GradScaler.load_state_dict: state is {shown(state)}; expected a dict")
-        unknown = sorted(state.keys() - self.state_dict().keys())
-        if unknown:
-            raise OptionError(f"GradScaler: unknown state {unknown}")
-        self.__dict__.update(state)
+        if name == "enabled" and not isinstance(value, bool):
+            raise ArgumentError(f"{self.__name__}.enabled is {shown(value)}; expected True or False")
+        if name != "enabled":
+            choice(self.__name__, name, value, DTYPES)
+        enabled = value if name == "enabled" else self.enabled
+        for option in _DTYPES:
+            _DTYPES[option] = str(value if option == name else getattr(self, option))
+        mixed.cast_by(mixed.Casting(**_DTYPES) if enabled else None)
 
 
-sys.modules[__name__].__class__ = Settings
+sys.modules[__name__].__class__ = _Settings
 
 __all__ = ["GradScaler", "autocast", "convert_module_format", "convert_tensor_format"]

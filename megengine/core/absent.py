@@ -11,6 +11,9 @@ from typing import Any
 from megengine.core import late
 from megengine.core.errors import MissingImportError, MissingModuleError, MissingNameError, nearest
 from megengine.core.old_names import OLD_NAMES
+from megengine.core.paths import Paths
+
+_PRIVATE = "a part of MegEngine's inside; what models need is in megengine and megengine.functional"
 
 # prefix of a name -> why it does not exist here; the longest one counts
 REASONS: dict[str, str] = {
@@ -19,7 +22,7 @@ REASONS: dict[str, str] = {
     "megengine.data.transform.": "make a VisionTransform with _apply_image, or prepare the pictures with PIL or NumPy",
     "megengine.distributed.Server": "training runs in one process",
     "megengine.distributed.Client": "training runs in one process",
-    "megengine.distributed.launcher": "training runs in one process; megengine.distributed has launcher itself",
+    "megengine.distributed.server": "training runs in one process",
     "megengine.distributed.Group.": "training runs in one process, which is the group megengine.distributed.WORLD",
     **{
         f"megengine.distributed.{name}": "training runs in one process, which sends no messages"
@@ -30,9 +33,13 @@ REASONS: dict[str, str] = {
         )
     },
     "megengine.data.DataLoader.": "batches are made in this process",
+    "megengine.data.signal_handling": "batches are made in this process",
+    "megengine.data.tools": "batches are made in this process",
     "megengine.jit.trace.": "functions run as they are written, and megengine.plan.compile makes models fast",
     "megengine.jit.xla_trace": "megengine.plan.compile makes models fast",
+    "megengine.jit.xla_backend": "megengine.plan.compile makes models fast",
     "megengine.traced_module.TracedModule": "trace_module makes it, and megengine.load reads it",
+    "megengine.traced_module.checker.": "megengine.traced_module.comparing compares graphs, and lint checks one",
     "megengine.traced_module.expr.": "a Graph makes its expressions and changes them: insert_exprs, replace_node",
     "megengine.traced_module.node.": "a Graph makes its nodes: see insert_exprs and add_input_node",
     "megengine.traced_module.utils.replace_container_with_module_container": "lists and dicts of modules are traced",
@@ -42,8 +49,8 @@ REASONS: dict[str, str] = {
     "megengine.tools.network_visualize": "megengine.traced_module.pictures draws graphs, and so does mge-quantize draw",
     "megengine.xla": "jit.trace and megengine.plan compile graphs",
     "megengine.experimental": "what became useful of it is in megengine.quantization",
-    "megengine.version": "it is megengine.__version__",
-    "megengine.core.": "a part of MegEngine's inside; what models need is in megengine and megengine.functional",
+    "megengine.version.": "it is megengine.__version__",
+    "megengine.core.": _PRIVATE,
     "megengine.core._wrap": "devices are names such as 'cpu0'; megengine.device.CompNode is a class of them",
     "megengine.core.device": "it is megengine.device",
     "megengine.core.graph": "functions run as they are called; megengine.traced_module holds graphs",
@@ -109,10 +116,13 @@ _IMPORT_FROM = opcode.opmap["IMPORT_FROM"]
 
 
 class _Reasons:
-    """The last finder of modules: it raises the reason for modules of MegEngine that do not exist here."""
+    """The last finder of modules: for one of MegEngine that does not exist here it raises the reason."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        why = reason(fullname) if fullname.partition(".")[0] in ("megengine", "megenginelite") else ""
+        name = fullname.rpartition(".")[2]
+        if fullname.partition(".")[0] not in ("megengine", "megenginelite") or name.startswith("__"):
+            return
+        why = reason(fullname) or (_PRIVATE if name.startswith("_") else "")
         if why:
             raise MissingModuleError(f"No module named {fullname!r}: {why}", name=fullname)
 
@@ -120,7 +130,7 @@ class _Reasons:
 def explain_modules() -> None:
     """Let the error of importing a module of MegEngine that does not exist here state the reason."""
     if not any(isinstance(finder, _Reasons) for finder in sys.meta_path):
-        sys.meta_path.append(_Reasons())
+        sys.meta_path += [Paths(), _Reasons()]
 
 
 # names that other engines have, or that MegEngine had -> what to do here

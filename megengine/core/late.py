@@ -8,6 +8,8 @@ import pkgutil
 from collections.abc import Callable
 from types import ModuleType
 
+from megengine.core.paths import PATHS
+
 _providers: dict[str, Callable[[], object]] = {}
 
 
@@ -30,8 +32,9 @@ def ensure(name: str) -> bool:
 @functools.cache
 def parts(package: str, *, private: bool = False) -> frozenset[str]:
     """Names of the modules and folders of a package; with `private` also those that begin with an underscore."""
-    modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
-    return frozenset(module.name for module in modules if private or not module.name.startswith("_"))
+    names = {module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)}
+    names |= {name for parent, _, name in (path.rpartition(".") for path in PATHS) if parent == package}
+    return frozenset(name for name in names if private or not name.startswith("_"))
 
 
 def part(package: str, name: str, *, private: bool = False) -> ModuleType | None:

@@ -207,7 +207,8 @@ class Op:
     always lie in the same order. An op that `quantizes` makes integers of real values, one that `dequantizes` real
     values of integers. Of float16 and bfloat16 every op computes the float32 result of the same numbers and rounds it
     once; ops `by_type`, which move or convert numbers, take them as they are. With `counts` the attribute `count` names
-    a length of the result that depends on values; graphs give each such op its own name.
+    a length of the result that depends on values; graphs give each such op its own name. An op that `normalizes` does
+    so to its first operand; the others are parameters and statistics.
     """
 
     name: str
@@ -230,6 +231,7 @@ class Op:
     keeps_order: bool = False
     quantizes: bool = False
     dequantizes: bool = False
+    normalizes: bool = False
 
     @property
     def rule(self) -> QuantRule:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ from megengine.core import absent
 from megengine.core.errors import DeviceError
 from megengine.distributed import functional, helper
 from megengine.distributed.helper import bcast_list_, make_allreduce_cb
+from megengine.distributed.launcher import launcher
 from megengine.tensor import Tensor
 
 
@@ -49,20 +49,6 @@ def init_process_group(
     """Nothing to do for one process. Raises DeviceError for several."""
     if world_size != 1 or rank != 0:
         raise DeviceError(f"init_process_group: world_size={world_size}, rank={rank}; there is one process here")
-
-
-def launcher(function: Callable[..., Any] | None = None, *, n_gpus: int | None = None, **options: Any) -> Any:
-    """Decorator: the function runs in this process. Raises DeviceError at the call for n_gpus above 1."""
-    if function is None:
-        return functools.partial(launcher, n_gpus=n_gpus, **options)
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if n_gpus is not None and n_gpus > 1:
-            raise DeviceError(f"launcher: n_gpus={n_gpus}; training runs in one process here; leave n_gpus out")
-        return function(*args, **kwargs)
-
-    return run
 
 
 def bcast_params(params: Iterable[Tensor]) -> None:

@@ -22,6 +22,7 @@ from megengine.dispatch import (
     Sample,
     apply,
     define,
+    mixed,
     no_onnx,
     not_differentiable,
     public,
@@ -301,7 +302,7 @@ for _name, _method in (("logical_and", "__and__"), ("logical_or", "__or__"), ("l
 def pow(x: TensorLike, y: TensorLike) -> Tensor:
     """X to the power y, elementwise, as floats; powers 1 to 4 are products: `x ** 2` equals `x * x` bit for bit."""
     if isinstance(y, (int, float)) and not isinstance(y, bool) and y in (1, 2, 3, 4):
-        x = floating(x)
+        x = mixed.raised(floating(x))
         square = x if y == 1 else apply("mul", x, x)
         return square if y <= 2 else apply("mul", square, x if y == 3 else square)
     a, b = operands("pow", x, y)
@@ -335,6 +336,6 @@ def atan2(y: TensorLike, x: TensorLike) -> Tensor:
 @public(home=_HOME, by_spec=True)
 def logaddexp(x: TensorLike, y: TensorLike) -> Tensor:
     """log(exp(x) + exp(y)) without overflow."""
-    a, b = operands("logaddexp", floating(x), floating(y))
+    a, b = map(floating, operands("logaddexp", x, y))
     d = a - b  # no abs or maximum, which have no slope where a equals b
     return apply("where", d > 0, a + apply("softplus", -d), b + apply("softplus", d))

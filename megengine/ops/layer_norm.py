@@ -8,7 +8,7 @@ from typing import Any
 from megengine.core.errors import ShapeError
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import apply, public
+from megengine.dispatch import apply, mixed, public
 from megengine.ops.common import Integers, as_tensor, floating, integer, listed, normalize_axes, operands
 from megengine.ops.reduce import norm
 from megengine.tensor import Tensor
@@ -17,6 +17,7 @@ _HOME = "megengine.functional.nn"
 
 
 def _standardize(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    x = mixed.raised(x)
     mean = apply("mean", x, axis=axes, keepdims=True)
     centred = apply("sub", x, mean)
     var = apply("mean", apply("mul", centred, centred), axis=axes, keepdims=True)
@@ -26,9 +27,9 @@ def _standardize(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
 
 def _scaled(x: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Tensor:
     if weight is not None:
-        x = apply("mul", x, apply("reshape", as_tensor(weight), shape=shape))
+        x = apply("mul", x, apply("reshape", mixed.raised(as_tensor(weight)), shape=shape))
     if bias is not None:
-        x = apply("add", x, apply("reshape", as_tensor(bias), shape=shape))
+        x = apply("add", x, apply("reshape", mixed.raised(as_tensor(bias)), shape=shape))
     return x
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, QuantRule, Sample, apply, define, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, QuantRule, Sample, apply, define, mixed, public
 from megengine.kernels.reference import ordered
 from megengine.kernels.reference.order import in_order, in_turn, too_much
 from megengine.ops import quantized_calls
@@ -197,4 +197,4 @@ def linear(
     out = product(flat, w, tb=True)
     if x.ndim == 1:
         out = apply("reshape", out, shape=(w.shape[0],))
-    return out if bias is None else out + as_tensor(bias)
+    return out if bias is None else out + mixed.lowered(as_tensor(bias))

@@ -204,6 +204,7 @@ define(
         Sample((noise(0, 3), noise(3), noise(3), noise(3), np.abs(noise(3)) + 1), {"eps": 1e-3}),
     ],
     lambda: [ErrorSample((np.zeros((1, 3, 2, 2)), *[np.zeros(2)] * 4), {"eps": 1e-5}, ShapeError, "batch_norm: scale")],
+    normalizes=True,
 )
 
 
@@ -216,7 +217,7 @@ def _training_infer(x: TensorSpec, scale: TensorSpec, bias: TensorSpec, *, eps: 
     check_channels(op, x, scale=scale, bias=bias)
     if x.size == 0:
         raise ShapeError(f"{op}: input has shape {x.shape}; a batch without elements has no statistics")
-    vector = TensorSpec((x.shape[1],), x.dtype, x.device)
+    vector = TensorSpec((x.shape[1],), scale.dtype, x.device)
     return x, vector, vector
 
 
@@ -262,6 +263,7 @@ define(
         ErrorSample((np.zeros((1, 3, 2, 2)), np.zeros(2), np.zeros(3)), {"eps": 1e-5}, ShapeError, "scale has"),
         ErrorSample((np.zeros((0, 3)), np.zeros(3), np.zeros(3)), {"eps": 1e-5}, ShapeError, "no statistics"),
     ],
+    normalizes=True,
 )
 
 

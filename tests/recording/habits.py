@@ -12,10 +12,11 @@ from contextlib import ExitStack
 import data_habits
 import line_habits  # noqa: F401  (enters its own)
 import numpy as np
+import precision_habits
 import quantized_habits
 from idioms import plain, values
 
-HABITS = {**quantized_habits.HABITS, **data_habits.HABITS}
+HABITS = {**quantized_habits.HABITS, **data_habits.HABITS, **precision_habits.HABITS}
 
 
 def habit(function):
@@ -363,6 +364,7 @@ def layers_of_ones_own_in_passes(mge):
 def main():
     """Ask the engine that is installed."""
     import megengine
+    import megengine.amp
     import megengine.autodiff
     import megengine.data
     import megengine.functional

@@ -160,7 +160,7 @@ def test_old_methods_say_what_to_do():
     assert mge.optimizer.SGD(net.parameters(), lr=0.1).bcast_param() is None
 
 
-@pytest.mark.parametrize("name", ["lite", "version", "experimental", "optim"])
+@pytest.mark.parametrize("name", ["lite", "xla", "experimental", "optim"])
 def test_parts_that_are_not_here_say_so(name):
     with pytest.raises(AttributeError, match=rf"no attribute '{name}': \w+"):
         getattr(mge, name)

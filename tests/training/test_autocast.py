@@ -105,3 +105,23 @@ def test_training_in_bfloat16():
         optimizer.step().clear_grad()
         losses.append(float(loss))
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_enabled_is_a_setting():
+    assert amp.enabled is False
+    try:
+        amp.low_prec_dtype, amp.enabled = "bfloat16", True
+        assert F.matmul(A, A.T).dtype == bfloat16
+        with amp.autocast(enabled=False):
+            assert not amp.enabled
+        with amp.autocast("yes" == "yes", "float16"):
+            assert amp.low_prec_dtype == "float16" and F.exp(F.matmul(A, A.T)).dtype == np.float32
+        assert F.exp(F.matmul(A, A.T)).dtype == np.float32
+    finally:
+        amp.enabled, amp.low_prec_dtype = False, "float16"
+    assert F.matmul(A, A.T).dtype == np.float32
+    for name, value, text in (("enabled", 3, "expected True or False"), ("low_prec_dtype", "f17", "expected")):
+        with pytest.raises(ValueError if name != "enabled" else TypeError, match=text):
+            setattr(amp, name, value)
+    with pytest.raises(AttributeError, match="has no option 'enable'; did you mean 'enabled'"):
+        amp.enable = True

@@ -1,5 +1,12 @@
-"""MegEngine's path of settings of mixed precision, which have no effect."""
+"""MegEngine's path of the settings of mixed precision: those of `megengine.amp`."""
 
-from megengine.amp import enabled, high_prec_dtype, low_prec_dtype
+from typing import Any
 
-__all__ = ["enabled", "high_prec_dtype", "low_prec_dtype"]
+from megengine import amp
+from megengine.core import absent
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("enabled", "low_prec_dtype", "high_prec_dtype"):
+        raise absent.missing(__name__, name)
+    return getattr(amp, name)
