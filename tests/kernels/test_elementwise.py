@@ -93,6 +93,9 @@ def test_casts(source, target):
 @pytest.mark.parametrize("dtype", ["?", *NUMBERS])
 def test_where_broadcasts_all_three(dtype):
     check("where", [array_of((5, 1), "?"), array_of((2, 1, 4), dtype), array_of((4,), dtype, 1)])
+    for size in (1, 17, 1025):
+        mask = np.random.default_rng(size).random(size) > 0.5
+        check("where", [mask, array_of((size,), dtype), array_of((size,), dtype, 1)])
 
 
 @pytest.mark.parametrize(
