@@ -182,9 +182,15 @@ def _rows_first(match: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
     return w, dtype
 
 
+def _of_one_scale(node: TensorNode) -> Stored | None:
+    """The integers behind a node; None for a constant with a scale for each channel, which only layers take."""
+    found = stored(node)
+    return found if found is not None and found.dtype.axis is None else None
+
+
 def _from_op(site: Site) -> TensorNode | None:
     """What the rule of the op says, then a change of scale where one is needed."""
-    direct = stored(site.value)
+    direct = _of_one_scale(site.value)
     if direct is not None:
         return _rescale(site, direct)
     if (group := group_of(site.value, part=True)) is not None:
@@ -202,8 +208,10 @@ def _from_op(site: Site) -> TensorNode | None:
 
 
 def _emit(site: Site, rule: QuantRule, operands: Sequence[TensorNode], attrs: Mapping[str, Any]) -> TensorNode | None:
-    """The integer op of a rule; None where an operand is not stored as integers, or a clamp cannot be part of it."""
-    sources = [source for node in operands if (source := stored(node)) is not None]
+    """The integer op of a rule; None where an operand is not stored as integers of one scale, or a clamp cannot be part
+    of it.
+    """
+    sources = [source for node in operands if (source := _of_one_scale(node)) is not None]
     if len(sources) < len(operands) or (site.clamp != (None, None) and not rule.clamps):
         return None
     dtype = site.dtype
@@ -228,7 +236,7 @@ def _rescale(site: Site, value: Stored) -> TensorNode:
 
 def _moved(site: Site, node: TensorNode) -> TensorNode | None:
     """The integers of a node reached through ops that only move them."""
-    direct = stored(node)
+    direct = _of_one_scale(node)
     if direct is not None:
         return direct.node
     expr = node.expr

@@ -134,6 +134,32 @@ def test_dynamic_ranges_are_those_of_the_runtime(source, tmp_path):
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = MatMul (w, x_r)",
+        "y = Add (w, x_r)",
+        "q_w = QuantizeLinear (w, s, z) w_r = DequantizeLinear (q_w, s, z) y = Add (w_r, x_r)",
+    ],
+    ids=["left factor", "term", "quantized again"],
+)
+def test_constants_with_a_scale_for_each_channel_that_are_no_weights(body):
+    """Such a constant stays real where an op takes one scale."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> net (float[4,4] x) => (float[4,4] y_r)'
+        "<float s = {0.05}, int8 z = {3}, float[4] t = {0.01, 0.02, 0.03, 0.015}, int8[4] n = {0, 0, 0, 0}, "
+        "int8[4,4] c = {5, -7, 99, 3, 12, 88, -120, 4, 5, 6, 7, 8, -9, 10, 11, 90}> "
+        "{ w = DequantizeLinear <axis = 1> (c, t, n) "
+        f"q_x = QuantizeLinear (x, s, z) x_r = DequantizeLinear (q_x, s, z) {body} "
+        "q_y = QuantizeLinear (y, s, z) y_r = DequantizeLinear (q_y, s, z) }"
+    )
+    x = np.random.default_rng(0).normal(0, 1, (4, 4)).astype(np.float32)
+    net = integer_network(load(model))
+    (want,) = runtime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    for got in (net(x).numpy(), plan.compile(net)(x)[0]):
+        np.testing.assert_allclose(got, want, atol=0.051)
+
+
 def test_a_float_network_is_refused(source):
     with pytest.raises(QuantizationError, match="has no quantize / dequantize pairs around its layers"):
         integer_network(load(source))

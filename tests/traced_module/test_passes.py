@@ -13,8 +13,8 @@ from megengine.core.errors import GraphError, OptionError
 from megengine.core.spec import TensorSpec
 from megengine.kernels import _core
 from megengine.tensor import Parameter, tensor
-from megengine.traced_module import interpret, lower, record, trace_module, wrap
-from megengine.traced_module.editing.expressions import set_outputs
+from megengine.traced_module import InternalGraph, TracedModule, interpret, lower, record, trace_module, wrap
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.ir.primitives import remove_dead
@@ -405,6 +405,17 @@ def test_chains_of_integers():
 )
 def test_constants_are_computed_before(value, names, calls):
     assert body_after(value, names) == calls
+
+
+def test_parts_of_a_constant_are_constants():
+    """At op level an op with several results gives a constant for each."""
+    x = add_input(graph := InternalGraph("net"), "x", TensorSpec((3,), np.dtype(np.float32)))
+    parts = {"sections": (3, 3), "axis": 0}
+    first, last = graph.apply("split", graph.constant(np.arange(6, dtype=np.float32)), attrs=parts)
+    set_outputs(graph, [graph.apply("sub", graph.apply("mul", x, first), last)])
+    made = optimize(TracedModule.from_graph(graph), "fold_constants")
+    assert [e.op for e in applied(made.graph)] == ["mul", "sub"]
+    np.testing.assert_array_equal(made(tensor(np.full(3, 2, np.float32))).numpy(), [-3, -2, -1])
 
 
 def test_draws_are_no_constants():

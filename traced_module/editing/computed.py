@@ -63,10 +63,12 @@ def _value_of(node: TensorNode) -> Tensor:
     if isinstance(expr, Apply):
         small = InternalGraph("constant")
         inputs = [small.constant(value) for value in values]
-        set_outputs(small, [small.apply(expr.op, *inputs, attrs=expr.attrs)])
-        return interpret(small, [])[0]
-    assert isinstance(expr, Call), expr
-    results = result_leaves(run_call(expr, values), expr)[0]
+        made = small.apply(expr.op, *inputs, attrs=expr.attrs)
+        set_outputs(small, made if isinstance(made, tuple) else [made])
+        results = interpret(small, [])
+    else:
+        assert isinstance(expr, Call), expr
+        results = result_leaves(run_call(expr, values), expr)[0]
     return next(value for value, n in zip(results, expr.outputs, strict=True) if n is node)
 
 
