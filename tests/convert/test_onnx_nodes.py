@@ -170,6 +170,13 @@ def fused_nodes():
         yield op, rows, {}, {}
     yield "BiasGelu", rows, {"b": ones}, {}
     yield "FusedMatMul", rows, {"w": w}, {"transB": 1, "alpha": 0.5}
+    cube = rng.standard_normal((4, 4, 4)).astype("f4")
+    for turned in (
+        {"transBatchA": 1},
+        {"transBatchB": 1, "transB": 1},
+        {"transBatchA": 1, "transA": 1, "transBatchB": 1},
+    ):
+        yield "FusedMatMul", {"x": ("f4", (4, 4, 4))}, {"w": cube}, turned
     yield "FusedConv", image, {"w": kernel, "b": ones[:3]}, {"activation": "Relu", "pads": [1] * 4}
     yield "FusedConv", image, {"w": kernel}, {"activation": "LeakyRelu", "activation_params": [0.3]}
     yield "FusedConv", image, {"w": kernel}, {"activation": "Clip", "activation_params": [-0.5, 0.5]}
@@ -207,7 +214,6 @@ def test_products_of_integers_with_their_scales():
 
 def test_forms_of_fused_operators_that_are_not_supported():
     for op, attrs, said in (
-        ("FusedMatMul", {"transBatchA": 1}, "transBatchA and transBatchB are not supported"),
         ("FusedGemm", {"activation": "Softsign"}, "its activation is 'Softsign'; expected one of Relu"),
     ):
         made = one(op, {"x": ("f4", (2, 4))}, {"w": np.ones((4, 3), "f4")}, domain="com.microsoft", **attrs)

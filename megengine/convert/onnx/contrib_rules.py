@@ -30,9 +30,11 @@ def quick_gelu(node: OnnxNode, x: Tensor) -> Tensor:
 
 @composition("com.microsoft::FusedMatMul")
 def fused_matmul(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
-    """Alpha * a' @ b', with the matrices turned."""
-    if node.attr("transBatchA", 0) or node.attr("transBatchB", 0):
-        raise node.fail("transBatchA and transBatchB are not supported; expected 0")
+    """Alpha * a' @ b', with the matrices turned; the rows of each may stand before the axes of the batch."""
+    a, b = (
+        F.transpose(x, (*range(1, x.ndim - 1), 0, x.ndim - 1)) if node.attr(name, 0) and x.ndim > 1 else x
+        for name, x in (("transBatchA", a), ("transBatchB", b))
+    )
     turned = (bool(node.attr(name, 0)) and x.ndim > 1 for name, x in (("transA", a), ("transB", b)))
     a, b = (F.swapaxes(x, -1, -2) if turn else x for turn, x in zip(turned, (a, b), strict=True))
     alpha = float(node.attr("alpha", 1.0))
