@@ -102,13 +102,18 @@ def inspect(model: str, calls: bool, find: str | None, number: int | None, shape
     out.say(f"{counted(len(facts['layers']), 'layer')}: {counts}")
     out.say(
         f"{counted(facts['parameters'], 'parameter', spec=',')}, {in_bytes(facts['weight_bytes'])}, "
-        f"{facts['macs'] / 1e6:,.1f} million multiply-accumulates ({facts['flops'] / 1e6:,.1f} million FLOPs)"
+        f"{_millions(facts['macs'], 'multiply-accumulates')} ({_millions(facts['flops'], 'FLOPs')})"
     )
     if METADATA in graph.metadata:
         out.say(f"pictures: {_preparation(graph)}")
     if passes := list(dict.fromkeys(name for x in facts["layers"] for name in x["passes"])):
         out.say(f"passes that changed it: {', '.join(passes)}")
     out.result(facts)
+
+
+def _millions(count: int, words: str) -> str:
+    """12.3 million FLOPs, 0.0974 million FLOPs."""
+    return f"{count / 1e6:{',.1f' if count >= 1e6 else '.3g'}} million {words}"
 
 
 def _preparation(graph: InternalGraph) -> str:

@@ -45,7 +45,7 @@ def test_inspect(run, model):
     assert found["macs"] == 4 * 27 * 16 * 16 + 8
     assert found["layers"][0]["module"] == "body.conv"
     shown = run("inspect", model, "--input-shape", "2,3,16,16").stdout
-    assert "2x4x16x16" in shown and "116 parameters" in shown
+    assert "2x4x16x16" in shown and "116 parameters, 464 B, 0.0553 million multiply-accumulates" in shown
 
 
 def test_draw(run, one_line_error, model, tmp_path):

@@ -71,7 +71,7 @@ MODELS = {
 DATASETS = {
     "nan.npy": "nan.npy, batch 1: 1 NaN or infinite value",
     "zero.npy": "all 2304 values of input 'x' are 0, so no range can be learnt from them",
-    "small.npy": "shape (1, 3, 8, 16); expected (1, 3, 16, 16)",
+    "small.npy": "shape (1, 3, 8, 16); expected (n, 3, 16, 16)",
     "cut.npy": "not a readable .npy array",
     "text.npy": "dtype <U1; expected numbers",
     "empty.npy": "0 samples",
@@ -138,7 +138,7 @@ def test_nobody_reads_the_result(run, folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("ptq", "m.onnx", "--dta", "x"), "Did you mean '--data'"),
+        (("ptq", "m.onnx", "--dta", "x"), "Did you mean one of: '--data', '--state'?"),
         (("ptq", "m.onnx", "--data", "x", "-o", "q.mgt", "--weights", "per_chanel"), "is not one of 'per_channel'"),
         (("ptq", "m.onnx", "--data", "x", "-o", "q.mgt", "--activations", "mea"), "is not one of 'minmax', 'ema'"),
         (("ptq", "m.onnx", "--data", "x", "-o", "q.mgt", "--profile", "x68"), "'x68' is not one of 'x86'"),
