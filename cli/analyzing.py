@@ -7,6 +7,7 @@ import click
 
 from megengine.cli import quantizing
 from megengine.cli.app import common, examples
+from megengine.cli.models import takes_choices
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs
 from megengine.cli.ptq import Job, inputs_of, prepared, ptq, quantized, write_report
@@ -24,6 +25,7 @@ _NOT_HERE = (*NOT_IN_FILES, "output", "onnx_path", "plan_only")
     params=[parameter for parameter in ptq.params if parameter.name not in _NOT_HERE],
     epilog=examples("analyze net.onnx --data x.npy", "analyze net.onnx --data x.npy --report a.html --effort balanced"),
 )
+@takes_choices
 @common
 def analyze(report_path: Path | None, overwrite: bool, out: Output, **options: Any) -> None:
     """Quantize the float MODEL as ptq does, write no model, and tell what it loses where, why, and what helps.

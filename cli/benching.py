@@ -6,7 +6,7 @@ import numpy as np
 from megengine import plan
 from megengine.cli.app import common
 from megengine.cli.measuring import interleaved, with_integers
-from megengine.cli.models import load_model, shape_option
+from megengine.cli.models import InputChoices, load_model, shape_option
 from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option
 from megengine.cli.readers import Reader
@@ -30,7 +30,7 @@ def bench(
     preprocess: str | None,
     threads: int,
     rounds: int,
-    shapes: tuple,
+    shapes: InputChoices,
     out: Output,
 ) -> None:
     """Time compiled plans of MODELs side by side: median CPU time of interleaved runs.

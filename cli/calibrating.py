@@ -7,7 +7,7 @@ import click
 
 from megengine.cli.app import common
 from megengine.cli.images import recipe_files
-from megengine.cli.models import chosen_graph, load_calls, shape_option
+from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import (
@@ -53,8 +53,9 @@ def calibrate(*, output: Path, overwrite: bool, out: Output, **options: Any) -> 
     out.result({**result, "written": [str(output)]})
 
 
-def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, preprocess: str | None, shapes: tuple,
-               samples: int | None, held_out: int, workers: int, resume: bool) -> dict[str, Any]:  # fmt: skip
+def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, preprocess: str | None,
+               shapes: InputChoices, samples: int | None, held_out: int, workers: int,
+               resume: bool) -> dict[str, Any]:  # fmt: skip
     """Write statistics to `path`, and to `part` on the way; returns the result for --json."""
     if resume and not part.is_file():
         raise FileFormatError(f"--resume: {part} is not there, so there is no run to go on with; leave out --resume")

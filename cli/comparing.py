@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from megengine.cli.app import EXIT_BAD, EXIT_USAGE, common
-from megengine.cli.models import chosen_graph, load_calls, shape_option
+from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.core.text import counted
@@ -25,7 +25,7 @@ KINDS = {".svg": "a picture", ".html": "a page", ".json": "all fields", ".txt": 
 @click.argument("model")
 @shape_option
 @common
-def lint(model: str, shapes: tuple, out: Output) -> None:
+def lint(model: str, shapes: InputChoices, out: Output) -> None:
     """List what is wrong or suspicious in MODEL.
 
     Graphs that contradict themselves, weights that are not finite, layers in training mode, values that were fixed by
@@ -47,7 +47,7 @@ def lint(model: str, shapes: tuple, out: Output) -> None:
 @overwrite_option
 @shape_option
 @functools.partial(common, bad=EXIT_USAGE)
-def diff(old: str, new: str, output: Path | None, overwrite: bool, shapes: tuple, out: Output) -> None:
+def diff(old: str, new: str, output: Path | None, overwrite: bool, shapes: InputChoices, out: Output) -> None:
     """Tell what is different in the model NEW, seen from OLD.
 
     If one of them has calls of layers and the other ops only, ops are compared. Exit code 0 if they are equal, 1 if

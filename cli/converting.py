@@ -9,7 +9,7 @@ from megengine.cli import images
 from megengine.cli.app import common, examples
 from megengine.cli.benching import random_inputs
 from megengine.cli.choices import Choice
-from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_option
+from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
@@ -47,7 +47,7 @@ def convert(
     samples: int | None,
     number: int | None,
     overwrite: bool,
-    shapes: tuple,
+    shapes: InputChoices,
     out: Output,
 ) -> None:
     """Write the float MODEL (.onnx, .tm, .mgt, or module.py:function) with values of 16 bits, and compare the results.

@@ -12,7 +12,7 @@ import click
 from megengine.cli.app import common, examples
 from megengine.cli.edit_options import EDIT_OPTIONS, EditOption, Session, take
 from megengine.cli.inspecting import interface
-from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_option
+from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_folder, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.convert import onnx
@@ -108,7 +108,7 @@ def edit(
     ops: bool,
     save_log: Path | None,
     number: int | None,
-    shapes: tuple,
+    shapes: InputChoices,
     out: Output,
     **edits: Any,
 ) -> None:

@@ -13,7 +13,7 @@ from megengine.cli import images, pages
 from megengine.cli.app import common, examples
 from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.labels import labels_of
-from megengine.cli.models import load_model, shape_option
+from megengine.cli.models import InputChoices, load_model, shape_option
 from megengine.cli.output import Output, cell_text, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import Data, data_of, data_option, preprocess_option, samples_option
@@ -68,7 +68,7 @@ def evaluate(
 
 
 def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels: str | None, page: Path | None,
-              out: Output, *, samples: int | None, threads: int, shapes: tuple) -> dict[str, Any]:  # fmt: skip
+              out: Output, *, samples: int | None, threads: int, shapes: InputChoices) -> dict[str, Any]:  # fmt: skip
     """Everything that is told, as plain values; the report is written to `page`."""
     rows: list[np.ndarray] = []
     loaded, names = [(source, load_model(source, shapes)) for source in models], None

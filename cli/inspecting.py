@@ -11,7 +11,7 @@ import click
 from megengine.cli.app import common, examples
 from megengine.cli.choices import Choice
 from megengine.cli.images import METADATA, from_metadata
-from megengine.cli.models import chosen_graph, graph_option, load_calls, load_model, shape_option
+from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.parts import part_at
@@ -83,7 +83,7 @@ def shape_text(shape: list[int | str]) -> str:
 @graph_option
 @shape_option
 @common
-def inspect(model: str, calls: bool, find: str | None, number: int | None, shapes: tuple, out: Output) -> None:
+def inspect(model: str, calls: bool, find: str | None, number: int | None, shapes: InputChoices, out: Output) -> None:
     """List inputs, layers, sizes and operations of MODEL (.onnx, .tm, .mgt, or module.py:function)."""
     graph = chosen_graph(load_calls(model, shapes), number)
     facts = summary(graph if calls else lower(graph).graph)
@@ -176,7 +176,7 @@ def draw(
     overwrite: bool,
     engine: str | None,
     number: int | None,
-    shapes: tuple,
+    shapes: InputChoices,
     out: Output,
 ) -> None:
     """Draw the graph of MODEL, module by module.

@@ -1,6 +1,10 @@
 """Models named on the command line: .onnx, .tm, .mgt, or module.py:function."""
 
+import functools
+import re
 import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +48,77 @@ class ShapeOption(click.ParamType):
         return name, shape
 
 
-shape_option = click.option(
-    "--input-shape",
-    "shapes",
-    multiple=True,
-    type=ShapeOption(),
-    help="Fixes the shape of an input that the model leaves open, or, as LENGTH=128, takes another example for an open "
-    "axis by its name; repeat for several.",
-)
+@dataclass(frozen=True, slots=True)
+class InputChoices:
+    """What the command line fixes of a model's inputs: shapes (or example lengths of axes) and values, by name."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    values: tuple[str, ...] = ()
+
+    def known(self) -> dict[str, Any]:
+        """The values: None, a number, or an array. Raises OptionError for a text that is none."""
+        return dict(map(_known_value, self.values))
+
+
+NO_CHOICES = InputChoices()
+_VALUES = "expected NAME=16000, NAME=1,2.5, NAME=true, NAME=none or NAME=file.npy"
+
+
+def _known_value(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    try:
+        if name and equals and value == "none":
+            return name, None
+        if name and value.endswith(".npy"):
+            return name, np.load(value, allow_pickle=False)
+        numbers = [_number(part.strip()) for part in value.split(",")]
+        if name:
+            return name, np.array(numbers) if "," in value else numbers[0]
+    except (ValueError, OSError, EOFError) as error:
+        raise OptionError(f"--input-value {text!r}: {error}; {_VALUES}") from error
+    raise OptionError(f"--input-value {text!r}: {_VALUES}")
+
+
+def _number(text: str) -> float:
+    """true, false, a whole number or a float. Raises ValueError."""
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def takes_choices(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes one argument, `shapes`, an `InputChoices`, of the options of `shape_option`."""
+
+    @functools.wraps(command)
+    def call(*args: Any, shapes: tuple, values: tuple[str, ...], **options: Any) -> Any:
+        return command(*args, shapes=InputChoices(shapes, values), **options)
+
+    return call
+
+
+def shape_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that fix inputs of a model."""
+    value = click.option(
+        "--input-value",
+        "values",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Fixes an input of an ONNX model to a number, numbers (1,2), true, false, none (an optional input that is "
+        "left out) or an array (.npy): a sampling rate that chooses a branch, for example. The network does not have "
+        "this input then; repeat for several.",
+    )
+    shape = click.option(
+        "--input-shape",
+        "shapes",
+        multiple=True,
+        type=ShapeOption(),
+        help="Fixes the shape of an input that the model leaves open, or, as LENGTH=128, takes another example for an "
+        "open axis by its name; repeat for several.",
+    )
+    return shape(value(takes_choices(command)))
 
 
 graph_option = click.option(
@@ -63,7 +130,7 @@ graph_option = click.option(
 )
 
 
-def load_model(source: str, shapes: tuple[tuple[str, tuple], ...] = (), number: int | None = None) -> TracedModule:
+def load_model(source: str, shapes: InputChoices = NO_CHOICES, number: int | None = None) -> TracedModule:
     """An op-level graph of the model, or of one of its graphs. Raises as `load_calls` and `chosen_graph`."""
     return lower(chosen_graph(load_calls(source, shapes), number))
 
@@ -85,10 +152,12 @@ def chosen_graph(model: TracedModule, number: int | None) -> InternalGraph:
     return graphs[number - 1]
 
 
-def load_calls(source: str, shapes: tuple[tuple[str, tuple], ...] = ()) -> TracedModule:
+def load_calls(source: str, shapes: InputChoices = NO_CHOICES) -> TracedModule:
     """The calls of a .tm file or a function, the ops of other files. Raises OptionError and FileFormatError."""
-    by_name = dict(shapes)
+    by_name, known = dict(shapes.shapes), shapes.known()
     path = Path(source)
+    if known and path.suffix != ".onnx":
+        raise OptionError(f"--input-value: the inputs of {source!r} cannot be fixed; expected an .onnx file")
     if ".py:" in source:
         return _from_function(source, by_name)
     if path.suffix in STATE_DICTS:
@@ -111,19 +180,29 @@ def load_calls(source: str, shapes: tuple[tuple[str, tuple], ...] = ()) -> Trace
             axes = [name for name, shape in by_name.items() if name and name not in inputs and len(shape) == 1]
             sizes = {name: by_name[name][0] for name in axes}
             fixed = {name: shape for name, shape in by_name.items() if name not in axes}
-            return onnx.load(path, fixed[""] if list(fixed) == [""] else fixed or None, example_sizes=sizes)
+            shape = fixed[""] if list(fixed) == [""] else fixed or None
+            return onnx.load(path, shape, known, example_sizes=sizes)
         except OpenShapeError as error:
             sizes = error.shape.replace(" ", "").replace("?", "224") or "1,3,224,224"
             raise FileFormatError(
                 f"the input {error.name!r} has the open shape ({error.shape}); give it, for example with "
                 f"--input-shape {shlex.quote(f'{error.name}={sizes}')}"
             ) from error
-        except (OptionError, ShapeError) as error:
-            message = str(error).replace("input_shapes:", "--input-shape:").replace("example_sizes:", "--input-shape:")
-            raise type(error)(message) from error
+        except (FileFormatError, OptionError, ShapeError) as error:
+            told = type(error)(_in_options(str(error)))
+            for note in getattr(error, "__notes__", ()):
+                told.add_note(_in_options(note))
+            raise told from error
     if path.suffix == ".tm":
         return load_tm(path)
     return files.load(path)
+
+
+def _in_options(text: str) -> str:
+    """A message about arguments of `onnx.load` in the words of the command line."""
+    text = re.sub(r"input_values=\{'([^']*)': \.\.\.\}", r"--input-value \1=...", text)
+    text = re.sub(r"example_sizes=\{'([^']*)': \.\.\.\}", r"--input-shape \1=...", text)
+    return re.sub(r"\b(input_shapes|example_sizes)\b", "--input-shape", text).replace("input_values", "--input-value")
 
 
 def _models_beside(path: Path) -> list[str]:

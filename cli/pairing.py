@@ -8,7 +8,7 @@ import click
 
 from megengine.cli import images, pages
 from megengine.cli.app import common, examples
-from megengine.cli.models import load_model, shape_option
+from megengine.cli.models import InputChoices, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
@@ -36,7 +36,7 @@ def compare(
     samples: int | None,
     report_path: Path | None,
     overwrite: bool,
-    shapes: tuple,
+    shapes: InputChoices,
     out: Output,
 ) -> None:
     """Run the models A and B on the same data and tell, value by value, where B leaves A.

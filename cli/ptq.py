@@ -13,7 +13,7 @@ from megengine.cli import images, quantizing, records, report
 from megengine.cli.app import common
 from megengine.cli.choices import Choice
 from megengine.cli.measuring import measured
-from megengine.cli.models import chosen_graph, load_calls, shape_option
+from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.readers import Reader, Slot, kind_of, open_reader
@@ -227,7 +227,7 @@ def config_of(*, activations: str | None, percentile: float, **choices: Any) -> 
     return QuantConfig.of(**given)
 
 
-def _show_plan(out: Output, *, model: str, shapes: tuple, **options: Any) -> None:
+def _show_plan(out: Output, *, model: str, shapes: InputChoices, **options: Any) -> None:
     of_data = ("data", "preprocess", "samples", "held_out", "statistics", "workers", "state")
     choices = {name: value for name, value in options.items() if name not in of_data}
     plan = preview(lower(chosen_graph(load_calls(model, shapes), None)), config_of(**choices))
@@ -311,7 +311,7 @@ def inputs_of(*, model: str, data: str, preprocess: str | None, **_: Any) -> lis
     return [model, data, *images.recipe_files(preprocess)]
 
 
-def prepared(out: Output, *, model: str, data: str, preprocess: str | None, shapes: tuple, samples: int | None,
+def prepared(out: Output, *, model: str, data: str, preprocess: str | None, shapes: InputChoices, samples: int | None,
              held_out: int, statistics: str | None, workers: int, state: Path | None = None,
              **choices: Any) -> Job:  # fmt: skip
     """Read the model and open the data; refuse what cannot be quantized."""

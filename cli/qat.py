@@ -13,7 +13,7 @@ import numpy as np
 from megengine.cli import images, records
 from megengine.cli.app import common, examples
 from megengine.cli.choices import Choice
-from megengine.cli.models import chosen_graph, load_calls, shape_option
+from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import check_varies, check_weights, data_of, data_option, preprocess_option, samples_option
@@ -125,8 +125,8 @@ def qat(output: Path, overwrite: bool, resume: bool, out: Output, **options: Any
 
 
 def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels: str | None, preprocess: str | None,
-           shapes: tuple, samples: int | None, resume: bool, method: str, weights: str, precision: str, profile: str,
-           exclude: tuple[str, ...], **settings: Any) -> dict[str, Any]:  # fmt: skip
+           shapes: InputChoices, samples: int | None, resume: bool, method: str, weights: str, precision: str,
+           profile: str, exclude: tuple[str, ...], **settings: Any) -> dict[str, Any]:  # fmt: skip
     calls = chosen_graph(load_calls(model, shapes), None)
     source = lower(calls)
     check_weights(source)

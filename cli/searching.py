@@ -9,7 +9,7 @@ import click
 from megengine.cli import images
 from megengine.cli.app import FailedError, common
 from megengine.cli.choices import Choice
-from megengine.cli.models import chosen_graph, load_calls, shape_option
+from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import check_varies, data_of, data_option, held_out_option, preprocess_option, samples_option
@@ -57,7 +57,7 @@ def search(
     held_out: int,
     output: Path,
     state: Path | None,
-    shapes: tuple,
+    shapes: InputChoices,
     overwrite: bool,
     out: Output,
     **options: Any,

@@ -6,7 +6,7 @@ import click
 
 from megengine.cli.app import FailedError, common
 from megengine.cli.measuring import verify_line, with_integers
-from megengine.cli.models import load_model, shape_option
+from megengine.cli.models import InputChoices, load_model, shape_option
 from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
 from megengine.quantization.checks import require_integers
@@ -29,7 +29,7 @@ def verify(
     preprocess: str | None,
     samples: int | None,
     threads: tuple[int, ...],
-    shapes: tuple,
+    shapes: InputChoices,
     out: Output,
 ) -> None:
     """Check that specification, eager run and compiled plan of the quantized MODEL agree to zero steps."""

@@ -8,10 +8,13 @@ from pathlib import Path
 import click
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from click.testing import CliRunner
+from onnx import numpy_helper
 
 from megengine.cli.app import COMMANDS, group
+from megengine.traced_module.formats import native
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])")
@@ -134,3 +137,52 @@ def test_completion_as_documented(run, shell):
         words = {"COMP_WORDS": "mge-quantize ptq net.onnx --activations m", "COMP_CWORD": "4"}
         shown = run(_MGE_QUANTIZE_COMPLETE="bash_complete", **words).stdout
         assert [line.partition(",")[2] for line in shown.split()] == ["minmax", "mse"]
+
+
+@pytest.fixture
+def switched(call):
+    """A network whose input `rate` chooses the weights."""
+    rng = np.random.default_rng(0)
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,8] x, int64 rate) => (float[1,4] y) <int64 limit = {8000}> {
+            high = Greater (rate, limit)
+            y = If (high) <then_branch = a () => (float[1,4] p) { p = MatMul (x, w) },
+                           else_branch = b () => (float[1,4] q) { q = MatMul (x, v) }>
+        }""")
+    arrays = {"w": rng.normal(size=(8, 4)), "v": rng.normal(size=(8, 4))}
+    model.graph.initializer.extend(numpy_helper.from_array(v.astype(np.float32), k) for k, v in arrays.items())
+    onnx.save(model, "switched.onnx")
+    np.save("rows.npy", rng.normal(size=(8, 8)).astype(np.float32))
+    return arrays
+
+
+def test_a_value_on_the_command_line_fixes_an_input(call, switched):
+    words = ("ptq", "switched.onnx", "--data", "rows.npy", "--input-value", "rate=16000", "-o", "q.mgt")
+    assert call(*words) == (0, "")
+    found, x = native.load("q.mgt"), np.load("rows.npy")[:1]
+    assert [node.name for node in found.graph.inputs] == ["x"]
+    assert np.abs(found(x).numpy() - x @ switched["w"]).max() < 0.1
+    assert call("replay", "q.mgt", "-o", "again.mgt") == (0, "")
+    assert Path("again.mgt").read_bytes() == Path("q.mgt").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("rate", "--input-value 'rate': could not convert string to float: ''; expected NAME=16000"),
+        ("=3", "--input-value '=3': expected NAME=16000"),
+        ("rate=fast", "--input-value 'rate=fast': could not convert string to float: 'fast'"),
+        ("rate=none.npy", "No such file or directory: 'none.npy'"),
+        ("rat=3", "--input-value: no input 'rat'; did you mean 'rate'"),
+        ("rate=1,2", "input 'rate': shape (2,) does not fit the model's ()"),
+    ],
+)
+def test_values_that_fix_no_input(call, switched, value, message):
+    code, line = call("inspect", "switched.onnx", "--input-value", value)
+    assert code == 1 and message in line and "input_values" not in line, line
+
+
+def test_only_inputs_of_onnx_files_are_fixed(call):
+    code, line = call("inspect", "net.py:build", "--input-shape", "1,3,8,8", "--input-value", "x=1")
+    assert code == 1 and "expected an .onnx file" in line

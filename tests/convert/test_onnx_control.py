@@ -451,3 +451,34 @@ def test_no_gradient_passes_a_branch():
     x = ones(2)
     with GradManager().attach([x]) as gm, pytest.raises(MegEngineError, match="which of its graphs run"):
         gm.backward(apply("if", YES, x, then=body(), otherwise=body()).sum())
+
+
+ONE_BRANCH_FITS = """g (float[1,4] x, bool flag, float[4,3] w, float[5,3] v) => (float[1,3] y) {
+    y = If (flag) <then_branch = a () => (float[1,3] p) { p = MatMul (x, w) },
+                   else_branch = b () => (float[1,3] q) { q = MatMul (x, v) }>
+}"""
+
+
+def test_a_branch_that_does_not_fit_is_left_out_by_the_value_that_chooses():
+    """As in a detector of speech with a branch for each sampling rate."""
+    model = onnx.parser.parse_model(HEAD + ONE_BRANCH_FITS)
+    with pytest.raises(FileFormatError) as caught:
+        load_graph(model.SerializeToString())
+    assert "in else_branch of 'b'" in caught.value.__notes__[0]
+    advice = "depends on 'flag'; where it is always the other, say so: input_values={'flag': ...}"
+    assert advice in caught.value.__notes__[1]
+    x, w, v = (np.ones(shape, np.float32) for shape in ((1, 4), (4, 3), (5, 3)))
+    (y,) = run(ONE_BRANCH_FITS, [x, w, v], input_values={"flag": True})
+    np.testing.assert_array_equal(y, np.full((1, 3), 4))
+
+
+def test_nodes_behind_a_refused_one_are_not_called_damaged():
+    """A graph that a node runs reads what a refused node would have made."""
+    text = """g (float[1,4] x, float[5,3] v, bool flag) => (float[1,3] y) {
+        wrong = MatMul (x, v)
+        y = If (flag) <then_branch = a () => (float[1,3] p) { p = Relu (wrong) },
+                       else_branch = b () => (float[1,3] q) { q = Neg (wrong) }>
+    }"""
+    with pytest.raises(FileFormatError, match="MatMul node") as caught:
+        load_graph(onnx.parser.parse_model(HEAD + text).SerializeToString())
+    assert "damaged" not in str(caught.value)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.convert.onnx.context import Group, OnnxNode, Value
+from megengine.core.errors import FileFormatError
 from megengine.core.sizes import named
 from megengine.core.spec import TensorSpec
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.bodies import Body
 from megengine.traced_module.editing.expressions import add_input
+from megengine.traced_module.ir.expr import Input
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign
 
@@ -43,12 +45,35 @@ def either(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
     """The branch that a known condition takes, or an op that holds both."""
     condition = node.input(0)
     if not isinstance(condition, np.ndarray):
-        branches = [separate(_graph(node, name), (), name) for name in ("then_branch", "else_branch")]
+        try:
+            branches = [separate(_graph(node, name), (), name) for name in ("then_branch", "else_branch")]
+        except FileFormatError as error:
+            error.add_note(_how_to_choose(node, condition))
+            raise
         outer = _with_the_same_inputs(branches)
         then, otherwise = (Body(branch.graph) for branch in branches)
         return node.apply("if", condition, *outer, then=then, otherwise=otherwise)
     branch = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
     return run(_graph(node, branch), (), branch)
+
+
+def _how_to_choose(node: OnnxNode, condition: Value) -> str:
+    """How a user says which branch is taken, where the other one cannot be read."""
+    reached, seen = [condition], set()
+    while reached:
+        one = reached.pop()
+        if isinstance(one, TensorNode) and id(one) not in seen:
+            seen.add(id(one))
+            if isinstance(one.expr, Input):
+                return (
+                    f"which branch If node {node.name!r} takes depends on {one.name!r}; where it is always the other, "
+                    f"say so: input_values={{{one.name!r}: ...}}"
+                )
+            reached.extend(one.expr.inputs if one.expr is not None else ())
+    return (
+        f"which branch If node {node.name!r} takes depends on open sizes; where it is always the other, fix them: "
+        "input_shapes"
+    )
 
 
 def _graph(node: OnnxNode, name: str) -> onnx.GraphProto:

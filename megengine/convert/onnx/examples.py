@@ -56,6 +56,11 @@ class Examples:
         about_sizes = isinstance(error.__cause__, ShapeError) or any(name in str(error) for name in self.names)
         return bool(self.chosen) and about_sizes
 
+    def tried(self) -> str:
+        """Which open axes were read at the usual lengths, for a network that none of them fits."""
+        axes, last = ", ".join(self.chosen), list(self.chosen)[-1]
+        return f"no usual length of {axes} fits; example_sizes={{{last!r}: ...}} gives another one"
+
     def check(self) -> None:
         """Raises OptionError for a given name that no input has, and for a length below 1."""
         for name, length in self.given.items():

@@ -121,6 +121,8 @@ def load_graph(
                 refused = refused or error
                 if not examples.may_help(error):
                     break
+                if scale == SCALES[-1]:
+                    refused.add_note(examples.tried())
             else:
                 check_every_size(graph, lambda sizes: read(Examples(sizes, SCALES[0])))
                 return graph
@@ -177,7 +179,7 @@ class _Importer:
             try:
                 if index in unknown:
                     self._stand_in(node)
-                elif not any(name in self.missing for name in node.input):
+                elif self.missing.isdisjoint(names_read([node])):
                     self._node(node, index, self.opset)
                 else:
                     self.missing.update(node.output)
