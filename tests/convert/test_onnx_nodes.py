@@ -202,6 +202,18 @@ def test_a_norm_that_the_runtime_puts_among_the_standard_operators():
         near_the_runtime(one("SimplifiedLayerNormalization", {"x": ("f4", x.shape)}, stored, opset=17, **attrs), x)
 
 
+@pytest.mark.parametrize("op", ["LayerNormalization", "InstanceNormalization"])
+def test_norms_of_halves_compute_their_statistics_in_float32(op):
+    stored = {"g": np.ones(4, "f2"), "b": np.zeros(4, "f2")}
+    x = np.stack([np.full((4, 4), 3), np.linspace(-1, 2, 16).reshape(4, 4)]).astype("f2")
+    graph = load_graph(one(op, {"x": ("f2", x.shape)}, stored, opset=17, epsilon=1e-12).SerializeToString())
+    (y,) = interpret(graph, [Tensor._wrap(x)])
+    wide = x.astype(np.float64)
+    wide -= wide.mean(axis=-1, keepdims=True)
+    wanted = wide / np.sqrt(np.square(wide).mean(axis=-1, keepdims=True) + 1e-12)
+    np.testing.assert_allclose(y._storage().astype(np.float64), wanted, atol=2e-3)
+
+
 def test_products_of_integers_with_their_scales():
     b = np.random.default_rng(0).integers(-128, 128, (4, 5)).astype("i1")
     stored = {"w": b, "s": S, "t": HALF, "z": Z, "n": np.int8(0), "b": np.ones(5, "f4")}

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
-from megengine.convert.onnx.context import OnnxNode, Value, rule
+from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
 from megengine.core.text import counted
+from megengine.kernels.half_conversion import HALVES
 
 
 @rule("DepthToSpace", "SpaceToDepth")
@@ -32,7 +33,14 @@ def depth(node: OnnxNode, x: Value) -> Value:
 
 
 def _standard(node: OnnxNode, x: Value, axes: tuple[int, ...], eps: float) -> tuple[Value, Value, Value]:
-    """(x - mean) / sqrt(variance + eps) over some axes, the mean, and the square root."""
+    """(x - mean) / sqrt(variance + eps) over some axes, the mean, and the square root.
+
+    Of halves the statistics are computed in float32, as `stash_type` says: in float16 1e-12 is 0.
+    """
+    own = spec_of(x).dtype
+    if own in HALVES and int(node.attr("stash_type", 1)) == 1:
+        y, mean, deviation = _standard(node, node.cast(x, np.float32), axes, eps)
+        return node.cast(y, own), mean, deviation
     mean = node.apply("mean", x, axis=axes, keepdims=True)
     centred = node.apply("sub", x, mean)
     variance = node.apply("mean", node.apply("square", centred), axis=axes, keepdims=True)
