@@ -297,6 +297,10 @@ class TracedModule(GraphOwner):
     def __repr__(self) -> str:
         return "\n".join(repr(g) for g in self._graphs.values()) or super().__repr__()
 
+    def __str__(self) -> str:
+        """The tree of modules, as MegEngine prints it; `print(model.graph)` shows the graph."""
+        return self._tree(str)
+
 
 STATE_NAMES = state_names(TracedModule)  # under which no submodule or tensor can be
 keep_in_reach(TracedModule)

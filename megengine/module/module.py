@@ -392,8 +392,11 @@ class Module(_Reads):
         return ""
 
     def __repr__(self) -> str:
+        return self._tree(repr)
+
+    def _tree(self, shown: Callable[[Module], str]) -> str:
         entries = ((n, v) for n, v in self._attributes(list) if isinstance(v, Module))
-        lines = [f"({one_line(name)}): " + repr(child).replace("\n", "\n  ") for name, child in entries]
+        lines = [f"({one_line(name)}): " + shown(child).replace("\n", "\n  ") for name, child in entries]
         kind, info = one_line(type(self).__name__), one_line(self._module_info_string())
         if not lines:
             return f"{kind}({info})"

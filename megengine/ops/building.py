@@ -12,7 +12,7 @@ from megengine.core.errors import DTypeError
 from megengine.core.types import DTypeLike
 from megengine.dispatch import apply, public
 from megengine.ops.casting import astype, detach
-from megengine.ops.joining import stack
+from megengine.ops.joining import stacked
 from megengine.tensor import Tensor
 
 
@@ -42,7 +42,7 @@ def _joined(data: Any, kind: DType) -> Tensor:
         return _cast(data, kind)
     if not _has_tensor(data):
         return Tensor(data, kind)
-    return stack([_joined(v, kind) for v in data], 0)
+    return stacked([_joined(v, kind) for v in data])
 
 
 def _has_tensor(data: Any) -> bool:

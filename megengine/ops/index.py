@@ -482,8 +482,15 @@ def embedding(
     return apply("where", apply("broadcast_to", mask, shape=rows.shape), rows.detach(), rows)
 
 
+def _as_the_other(x: Any, other: Any) -> Any:
+    """X in the dtype of the other tensor, where MegEngine chooses among such two in it."""
+    if not isinstance(x, Tensor) or not isinstance(other, Tensor) or not isinstance(other.dtype, np.dtype):
+        return x
+    return cast(x, other.dtype) if x.dtype == BOOL or (other.dtype == np.float16 and not is_float(x.dtype)) else x
+
+
 @public(home=_HOME, by_spec=True)
 def where(mask: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
-    """X where mask is true, else y; shapes broadcast."""
-    a, b = operands("where", x, y)
+    """X where mask is true, else y; shapes broadcast. A boolean, or an integer beside float16, is cast to the other."""
+    a, b = operands("where", _as_the_other(x, y), _as_the_other(y, x))
     return apply("where", as_tensor(mask), a, b)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,8 +113,15 @@ def concat(inps: Iterable[TensorLike], axis: int = 0, device: str | None = None)
 
 @public(home=_HOME)
 def stack(inps: Iterable[TensorLike], axis: int = 0, device: str | None = None) -> Tensor:
-    """Tensors of one shape along a new axis, on `device`."""
+    """Tensors of one shape along a new axis, on `device`; several tensors without axes count as rows of one element."""
     xs = _common("stack", inps, device)
+    if len(xs) > 1 and not any([x.spec.shape for x in xs]):
+        xs = [apply("reshape", x, shape=(1,)) for x in xs]
+    return stacked(xs, axis)
+
+
+def stacked(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors of one shape and dtype along a new axis."""
     shape = xs[0].spec.shape
     for i, x in enumerate(xs):
         if x.spec.shape != shape:

@@ -18,7 +18,7 @@ from megengine.dispatch import ONNX_WRITER, ErrorSample, QuantRule, Sample, appl
 from megengine.dispatch.apply import interpose
 from megengine.kernels.reference.recurrent import ARRAYS, FUNCTIONS_OF, GATES, PARAMETERS, Maths, recurrent
 from megengine.ops.common import INT32, cast, floating, lift_plain, noise, promote, refuse_quantized
-from megengine.ops.joining import stack
+from megengine.ops.joining import stacked
 from megengine.ops.quantized import S8, target_dtype
 from megengine.tensor import Tensor
 
@@ -104,7 +104,7 @@ _TENSORS = Maths(
     lambda name, x: apply(name, x),
     lambda sums, x, w: sums + apply("matmul", x, w, transpose_a=False, transpose_b=True),
     lambda mask, a, b: apply("where", mask if isinstance(mask, Tensor) else Tensor(mask), a, b),
-    lambda xs, axis: stack(xs, axis),
+    lambda xs, axis: stacked(xs, axis),
     lambda shape, like: Tensor(0.0, dtype=like.dtype) * np.ones(shape, like.dtype),
     lambda x, lo, hi: apply("clip", x, lo=lo, hi=hi),
     lambda x, dtype: apply("fake_quant", x, dtype=dtype),

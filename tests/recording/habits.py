@@ -10,13 +10,14 @@ import sys
 from contextlib import ExitStack
 
 import data_habits
+import graph_habits
 import line_habits  # noqa: F401  (enters its own)
 import numpy as np
 import precision_habits
 import quantized_habits
 from idioms import plain, values
 
-HABITS = {**quantized_habits.HABITS, **data_habits.HABITS, **precision_habits.HABITS}
+HABITS = {**quantized_habits.HABITS, **data_habits.HABITS, **precision_habits.HABITS, **graph_habits.HABITS}
 
 
 def habit(function):

@@ -29,9 +29,9 @@ def drop_dead_parts(graph: InternalGraph) -> None:
         held = getattr(top.owner, "graphs", ())
         if not top.of_calls or not any(top is one for one in held):
             return  # of ops, or a copy that its module does not hold
-        live = _entered_from(held, top.journal)
+        live = _entered_from(held)
         used = {place for each in live for place in _places_read(each)}
-        kept, unused = _parts(top.owner, used)
+        kept, unused = _parts(top, used)
         gone = {(id(holder), name) for _, holder, name, _ in unused}
         for module, forgotten in _broken_graphs(kept, live, gone):
             forget_graphs(top, module, forgotten)
@@ -39,13 +39,13 @@ def drop_dead_parts(graph: InternalGraph) -> None:
             drop_attribute(top, holder, name, ("drop", top, path, name, value))
 
 
-def _entered_from(graphs: Any, journal: Any) -> list[InternalGraph]:
-    """Graphs of one history, and all that their calls enter, each once."""
-    entered = {id(graph): graph for graph in graphs if graph.journal is journal}
+def _entered_from(graphs: Any, journal: Any = None) -> list[InternalGraph]:
+    """Graphs, and all that their calls enter, each once; with `journal` those of this history alone."""
+    entered = {id(graph): graph for graph in graphs if journal in (None, graph.journal)}
     todo = list(entered.values())
     while todo:
         for child in child_graphs(todo.pop()):
-            if id(child) not in entered and child.journal is journal:
+            if id(child) not in entered and journal in (None, child.journal):
                 entered[id(child)] = child
                 todo.append(child)
     return list(entered.values())
@@ -58,10 +58,13 @@ def _places_read(graph: InternalGraph) -> Iterator[Place]:
     )
 
 
-def _parts(owner: Any, used: set[Place]) -> tuple[list[Any], list[tuple[str, Any, str, Any]]]:
-    """(traced modules that stay, (path of the holder, holder, name, value) of what is not read)."""
+def _parts(top: InternalGraph, used: set[Place]) -> tuple[list[Any], list[tuple[str, Any, str, Any]]]:
+    """(traced modules that stay, (path of the holder, holder, name, value) of what is not read).
+
+    A traced module with a history of its own, which was assigned, stays as it is.
+    """
     kept, unused, seen = [], [], set()
-    todo: list[tuple[str, Any]] = [("", owner)]
+    todo: list[tuple[str, Any]] = [("", top.owner)]
     while todo:
         path, at = todo.pop()
         if id(at) in seen:
@@ -73,7 +76,7 @@ def _parts(owner: Any, used: set[Place]) -> tuple[list[Any], list[tuple[str, Any
                 continue
             if (id(at), name) not in used:
                 unused.append((path, at, name, value))
-            elif issubclass(type(value), GraphOwner):
+            elif issubclass(type(value), GraphOwner) and all(g.journal is top.journal for g in value.graphs):
                 todo.append((f"{path}.{name}" if path else name, value))
     return kept, unused
 

@@ -9,7 +9,7 @@ from megengine.core.errors import MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.traced_module.editing.checking import specs_of
-from megengine.traced_module.ir.expr import Constant, Expr
+from megengine.traced_module.ir.expr import Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import assign, remove_dead
@@ -116,7 +116,7 @@ def retry(expr: Expr) -> None:
 def needed(graph: InternalGraph) -> list[Expr]:
     """Expressions that a result needs, or that are to stay."""
     kept = [n for e in graph.exprs(recursive=False) if e.kept for n in e.outputs]
-    return graph.get_dep_exprs([*graph.outputs, *kept])
+    return [e for e in graph.get_dep_exprs([*graph.outputs, *kept]) if not isinstance(e, Input)]
 
 
 def note_entry(expr: Expr) -> None:

@@ -151,7 +151,10 @@ class InternalGraph:
         return exprs if expr_id is None else exprs.expr_id(expr_id)
 
     def get_dep_exprs(self, nodes: Node | Sequence[Node]) -> list[Expr]:
-        """Expressions that the nodes depend on, in execution order (inputs of the graph left out)."""
+        """Expressions that the nodes depend on, inputs of the graph among them; users stand before what they use.
+
+        MegEngine's order: the last operand of an expression comes first.
+        """
         todo = [nodes] if isinstance(nodes, Node) else list(nodes) if isinstance(nodes, Sequence) else [nodes]
         for node in todo:
             if not isinstance(node, Node):
@@ -159,10 +162,10 @@ class InternalGraph:
         needed: dict[int, Expr] = {}
         while todo:
             expr = todo.pop().expr
-            if id(expr) not in needed and not isinstance(expr, Input):
+            if id(expr) not in needed:
                 needed[id(expr)] = expr
                 todo.extend(expr.inputs)
-        return sorted(needed.values(), key=lambda e: e._key)
+        return list(needed.values())
 
     def node(self, name: str) -> Any:
         """The node of a name in this graph, or of a path or qualname in the graphs of its submodules too.
