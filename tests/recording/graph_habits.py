@@ -42,7 +42,8 @@ def what_nodes_depend_on(mge):
     net, found = block(mge), []
     for graph in (net.graph, net.flatten().graph):
         nodes = [node for node in graph.nodes(recursive=False) if "Tensor" in type(node).__name__]
-        several = [*nodes, graph.outputs]
+        pairs = [nodes[k : k + 2][::step] for k in range(len(nodes) - 1) for step in (1, -1)]
+        several = [*nodes, *pairs, graph.outputs]
         found += [[expr.outputs[0]._name for expr in graph.get_dep_exprs(some)] for some in several]
     return found
 

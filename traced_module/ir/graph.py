@@ -160,11 +160,15 @@ class InternalGraph:
             if not isinstance(node, Node):
                 raise GraphError(f"get_dep_exprs: got {node!r}, a {type(node).__name__}; expected nodes")
         needed: dict[int, Expr] = {}
+        waiting = {id(node) for node in todo}
         while todo:
-            expr = todo.pop().expr
-            if id(expr) not in needed:
-                needed[id(expr)] = expr
-                todo.extend(expr.inputs)
+            node = todo.pop()
+            waiting.discard(id(node))
+            if id(node.expr) not in needed:
+                needed[id(node.expr)] = node.expr
+                more = [n for n in node.expr.inputs if id(n) not in waiting]
+                waiting.update(map(id, more))
+                todo.extend(more)
         return list(needed.values())
 
     def node(self, name: str) -> Any:
