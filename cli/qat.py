@@ -147,9 +147,9 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
     record["recipe"].pop("resume", None)  # how often it was interrupted makes no difference
     plan = TrainingPlan(**settings)
     if network.batch_size is not None and network.batch_size < plan.batch:
-        calls = plan.batch // network.batch_size
+        times = plan.batch // network.batch_size
         at_once = counted(network.batch_size, "sample")
-        out.say(f"warning: the network takes {at_once} at once, so a step of {plan.batch} takes {calls} calls; a "
+        out.say(f"warning: the network takes {at_once} at once, so a step of {plan.batch} takes {times} calls; a "
                 "network with an open batch trains faster", "yellow")  # fmt: skip
     training = Training(network, plan)
     done = _begin(training, kept, taught[0], digests, resume=resume)

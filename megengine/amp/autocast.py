@@ -29,7 +29,7 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801 (MegEngine's name)
 
     def __init__(self, enabled: bool = True, low_prec_dtype: str = "float16", high_prec_dtype: str = "float32") -> None:
         for name, dtype in (("low_prec_dtype", low_prec_dtype), ("high_prec_dtype", high_prec_dtype)):
-            choice("autocast", name, dtype, ("float16", "bfloat16", "float32"))
+            choice("autocast", name, dtype, DTYPES)
         self.enabled, self.low_prec_dtype, self.high_prec_dtype = enabled, low_prec_dtype, high_prec_dtype
         self._before: list[mixed.Casting | None] = []
 

@@ -12,33 +12,6 @@ from megengine.dispatch.record import Op
 from megengine.tensor import Tensor
 
 _FLOAT32 = np.dtype("float32")
-# ops whose float16 operands MegEngine takes in float32: small differences of the operand are large ones of the result
-_EXACT = frozenset(
-    [
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan2",
-        "atanh",
-        "cos",
-        "cosh",
-        "div",
-        "exp",
-        "expm1",
-        "hsigmoid",
-        "log",
-        "log1p",
-        "log_softmax",
-        "pow",
-        "sin",
-        "sinh",
-        "softplus",
-        "sqrt",
-        "rsqrt",
-        "tan",
-    ]
-)
 
 
 class Casting(Interposer):
@@ -55,7 +28,7 @@ class Casting(Interposer):
             return proceed(tuple(map(self.lowered, tensors)))
         if op.normalizes:
             return proceed((self.lowered(tensors[0]), *tensors[1:]))
-        if op.name in _EXACT:
+        if op.loses_digits:
             return proceed(tuple(map(self.raised, tensors)))
         return proceed()
 

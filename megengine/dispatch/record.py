@@ -208,7 +208,8 @@ class Op:
     values of integers. Of float16 and bfloat16 every op computes the float32 result of the same numbers and rounds it
     once; ops `by_type`, which move or convert numbers, take them as they are. With `counts` the attribute `count` names
     a length of the result that depends on values; graphs give each such op its own name. An op that `normalizes` does
-    so to its first operand; the others are parameters and statistics.
+    so to its first operand; the others are parameters and statistics. One that `loses_digits`, as small differences of
+    its operands are large ones of the result, takes float32 operands under mixed precision.
     """
 
     name: str
@@ -232,6 +233,7 @@ class Op:
     quantizes: bool = False
     dequantizes: bool = False
     normalizes: bool = False
+    loses_digits: bool = False
 
     @property
     def rule(self) -> QuantRule:

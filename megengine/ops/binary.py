@@ -102,6 +102,7 @@ def binary(
     logical: bool = False,
     integer: bool = False,
     quant: QuantRule | NoRule = FLOAT_ONLY,
+    loses_digits: bool = False,
 ) -> Op:
     """Define an elementwise op of two operands that broadcast; `integer` ones refuse floats."""
     smooth = not isinstance(vjp, NoRule)
@@ -115,6 +116,7 @@ def binary(
         _shift_errors(name) if integer else _binary_errors(name),
         quant=quant,
         lift=lift_plain,
+        loses_digits=loses_digits,
     )
 
 
@@ -220,15 +222,24 @@ binary(
     onnx=OnnxRule("Div", read=False),
     domain=(0.5, 3.0),
     quant=_PART,
+    loses_digits=True,
 )
-binary("pow", functions.power, _pow_vjp, onnx=OnnxRule("Pow", read=False), domain=(0.5, 3.0), quant=_PART)
+binary(
+    "pow",
+    functions.power,
+    _pow_vjp,
+    onnx=OnnxRule("Pow", read=False),
+    domain=(0.5, 3.0),
+    quant=_PART,
+    loses_digits=True,
+)
 binary(
     "floor_div", _floor_divide, zero_gradient("the result is piecewise constant"), onnx=ONNX_WRITER, domain=(0.5, 3.0)
 )
 binary("mod", _modulo, _mod_vjp, onnx=ONNX_WRITER, domain=(0.5, 3.0))
 binary("maximum", np.maximum, _larger, onnx=OnnxRule("Max", read=False), quant=_pair("qmaximum"))
 binary("minimum", np.minimum, _smaller, onnx=OnnxRule("Min", read=False), quant=_pair("qminimum"))
-binary("atan2", np.arctan2, _atan2_vjp, domain=(0.5, 3.0))
+binary("atan2", np.arctan2, _atan2_vjp, domain=(0.5, 3.0), loses_digits=True)
 binary("trunc_div", _truncated_division, _INTEGERS, onnx=OnnxRule("Div", read=False), integer=True)
 for _name, _reference, _onnx in (
     ("left_shift", np.left_shift, OnnxRule("BitShift", more=lambda specs: {"direction": "LEFT"}, read=False)),

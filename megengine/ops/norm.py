@@ -91,9 +91,9 @@ _QSOFTMAX = QuantRule(
     non_negative="always",
 )
 
-for _name, _reference, _vjp, _onnx, _quant in (
-    ("softmax", _softmax, _softmax_vjp, "Softmax", _QSOFTMAX),
-    ("log_softmax", _log_softmax, _log_softmax_vjp, "LogSoftmax", FLOAT_ONLY),
+for _name, _reference, _vjp, _onnx, _quant, _logarithm in (
+    ("softmax", _softmax, _softmax_vjp, "Softmax", _QSOFTMAX, False),
+    ("log_softmax", _log_softmax, _log_softmax_vjp, "LogSoftmax", FLOAT_ONLY, True),
 ):
     define(
         _name,
@@ -107,6 +107,7 @@ for _name, _reference, _vjp, _onnx, _quant in (
         ],
         quant=_quant,
         lift=lift_axes,
+        loses_digits=_logarithm,
     )
 
 

@@ -83,6 +83,7 @@ def unary(
     integers: bool = False,
     quantized: Rule | None = None,
     activation: bool = False,
+    loses_digits: bool = False,
 ) -> None:
     """Define an elementwise op of one operand, and its public function in the module `home`, unless that is empty.
 
@@ -100,6 +101,7 @@ def unary(
         quant=quant,
         activation=activation,
         lift=lift_plain,
+        loses_digits=loses_digits,
     )
     if not home:
         return
@@ -159,32 +161,75 @@ unary(
     home="megengine.functional.math",
     integers=True,
 )
-unary("exp", functions.exp, lambda ctx, ct: (ct * ctx.outputs[0],), onnx="Exp")
-unary("expm1", np.expm1, lambda ctx, ct: (ct * (ctx.outputs[0] + 1),))
-unary("log", functions.log, lambda ctx, ct: (ct / ctx.inputs[0],), onnx="Log", domain=(0.1, 3.0))
-unary("log1p", np.log1p, lambda ctx, ct: (ct / (ctx.inputs[0] + 1),), onnx=ONNX_WRITER, domain=(-0.5, 3.0))
-unary("sqrt", np.sqrt, lambda ctx, ct: (ct * 0.5 / ctx.outputs[0],), onnx="Sqrt", domain=(0.1, 3.0))
+unary("exp", functions.exp, lambda ctx, ct: (ct * ctx.outputs[0],), onnx="Exp", loses_digits=True)
+unary("expm1", np.expm1, lambda ctx, ct: (ct * (ctx.outputs[0] + 1),), loses_digits=True)
+unary("log", functions.log, lambda ctx, ct: (ct / ctx.inputs[0],), onnx="Log", domain=(0.1, 3.0), loses_digits=True)
+unary(
+    "log1p",
+    np.log1p,
+    lambda ctx, ct: (ct / (ctx.inputs[0] + 1),),
+    onnx=ONNX_WRITER,
+    domain=(-0.5, 3.0),
+    loses_digits=True,
+)
+unary("sqrt", np.sqrt, lambda ctx, ct: (ct * 0.5 / ctx.outputs[0],), onnx="Sqrt", domain=(0.1, 3.0), loses_digits=True)
 unary(
     "rsqrt",
     lambda x: 1 / np.sqrt(x),
     lambda ctx, ct: (ct * -0.5 * ctx.outputs[0] / ctx.inputs[0],),
     onnx=ONNX_WRITER,
     domain=(0.1, 3),
+    loses_digits=True,
 )
 unary("square", np.square, lambda ctx, ct: (ct * ctx.inputs[0] * 2,), onnx=ONNX_WRITER, integers=True)
-unary("sin", np.sin, lambda ctx, ct: (ct * apply("cos", ctx.inputs[0]),), onnx="Sin", quant=_TABLE)
-unary("cos", np.cos, lambda ctx, ct: (-ct * apply("sin", ctx.inputs[0]),), onnx="Cos", quant=_TABLE)
-unary("tan", np.tan, lambda ctx, ct: (ct * (1 + ctx.outputs[0] * ctx.outputs[0]),), onnx="Tan", domain=(-1, 1))
-unary("asin", np.arcsin, lambda ctx, ct: (ct / apply("sqrt", 1 - ctx.inputs[0] ** 2),), onnx="Asin", domain=(-0.9, 0.9))
+unary("sin", np.sin, lambda ctx, ct: (ct * apply("cos", ctx.inputs[0]),), onnx="Sin", quant=_TABLE, loses_digits=True)
+unary("cos", np.cos, lambda ctx, ct: (-ct * apply("sin", ctx.inputs[0]),), onnx="Cos", quant=_TABLE, loses_digits=True)
 unary(
-    "acos", np.arccos, lambda ctx, ct: (-ct / apply("sqrt", 1 - ctx.inputs[0] ** 2),), onnx="Acos", domain=(-0.9, 0.9)
+    "tan",
+    np.tan,
+    lambda ctx, ct: (ct * (1 + ctx.outputs[0] * ctx.outputs[0]),),
+    onnx="Tan",
+    domain=(-1, 1),
+    loses_digits=True,
+)
+unary(
+    "asin",
+    np.arcsin,
+    lambda ctx, ct: (ct / apply("sqrt", 1 - ctx.inputs[0] ** 2),),
+    onnx="Asin",
+    domain=(-0.9, 0.9),
+    loses_digits=True,
+)
+unary(
+    "acos",
+    np.arccos,
+    lambda ctx, ct: (-ct / apply("sqrt", 1 - ctx.inputs[0] ** 2),),
+    onnx="Acos",
+    domain=(-0.9, 0.9),
+    loses_digits=True,
 )
 unary("atan", np.arctan, lambda ctx, ct: (ct / (1 + ctx.inputs[0] ** 2),), onnx="Atan", home="")
-unary("sinh", np.sinh, lambda ctx, ct: (ct * apply("cosh", ctx.inputs[0]),), onnx="Sinh")
-unary("cosh", np.cosh, lambda ctx, ct: (ct * apply("sinh", ctx.inputs[0]),), onnx="Cosh")
-unary("asinh", np.arcsinh, lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 2 + 1),), onnx="Asinh")
-unary("acosh", np.arccosh, lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 2 - 1),), onnx="Acosh", domain=(1.2, 3))
-unary("atanh", np.arctanh, lambda ctx, ct: (ct / (1 - ctx.inputs[0] ** 2),), onnx="Atanh", domain=(-0.9, 0.9))
+unary("sinh", np.sinh, lambda ctx, ct: (ct * apply("cosh", ctx.inputs[0]),), onnx="Sinh", loses_digits=True)
+unary("cosh", np.cosh, lambda ctx, ct: (ct * apply("sinh", ctx.inputs[0]),), onnx="Cosh", loses_digits=True)
+unary(
+    "asinh", np.arcsinh, lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 2 + 1),), onnx="Asinh", loses_digits=True
+)
+unary(
+    "acosh",
+    np.arccosh,
+    lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 2 - 1),),
+    onnx="Acosh",
+    domain=(1.2, 3),
+    loses_digits=True,
+)
+unary(
+    "atanh",
+    np.arctanh,
+    lambda ctx, ct: (ct / (1 - ctx.inputs[0] ** 2),),
+    onnx="Atanh",
+    domain=(-0.9, 0.9),
+    loses_digits=True,
+)
 unary(
     "tanh",
     functions.tanh,
@@ -272,6 +317,7 @@ unary(
     activation=True,
     domain=(-5.0, 5.0),
     home=_NN,
+    loses_digits=True,
 )
 unary(
     "hswish",
@@ -309,6 +355,7 @@ unary(
     quant=QuantRule("table", "qtable", non_negative="always"),
     home="",
     activation=True,
+    loses_digits=True,
 )
 unary(
     "logical_not",

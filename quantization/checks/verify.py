@@ -3,7 +3,7 @@
 Of a network whose weights alone are integers, these are compared exactly, and its float results up to rounding.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from megengine.ops.ordered import ORDERED
 from megengine.plan import compile as compile_plan
 from megengine.quantization.checks.forms import integer_form, require_integers
 from megengine.quantization.checks.simulate import simulate
-from megengine.quantization.ranges import Progress, as_batches, as_tensors
+from megengine.quantization.ranges import Batch, Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, interpret, lower
 from megengine.traced_module.bodies import Body, bodies_of
@@ -165,15 +165,8 @@ def verify(
     for batch, arrays in enumerate(as_batches(inputs, network)):
         graph = specialised(network, [array.shape for array in arrays])
         wanted = specification(graph, arrays)
-        runs = {"eager": eager(graph, arrays), **{name: plan.values(arrays) for name, plan in plans.items()}}
-        for name, got in runs.items():
-            if weights:
-                now, away = _compare_weights(graph, name, batch, wanted, got, weights)
-                results = max(results, away)
-            elif name in plans:
-                now = plans[name].compare(name, batch, wanted, arrays, got)
-            else:
-                now = compare(graph, name, batch, wanted, got)
+        for name, (now, away) in _compare_runs(graph, batch, arrays, wanted, plans, weights):
+            results = max(results, away)
             differences[name] = _join(differences[name], now)
         if with_float and not weights:
             for node, steps in simulate(graph, wanted).items():
@@ -185,6 +178,21 @@ def verify(
         raise OptionError("verify: no inputs; expected at least one input of the model")
     unordered = tuple(_unordered(network)) if form == "integer" else ()
     return VerifyResult(tuple(differences.values()), float_steps, done, len(weights), results, unordered)
+
+
+def _compare_runs(
+    graph: InternalGraph, batch: int, arrays: Batch, wanted: Values, plans: Mapping[str, "_PlanRun"],
+    weights: Collection[str],
+) -> Iterator[tuple[str, tuple[Difference, float]]]:  # fmt: skip
+    """For the eager run and each plan, its difference from the specification, and how far float results are away."""
+    runs = {"eager": eager(graph, arrays), **{name: plan.values(arrays) for name, plan in plans.items()}}
+    for name, got in runs.items():
+        if weights:
+            yield name, _compare_weights(graph, name, batch, wanted, got, weights)
+        elif name in plans:
+            yield name, (plans[name].compare(name, batch, wanted, arrays, got), 0.0)
+        else:
+            yield name, (compare(graph, name, batch, wanted, got), 0.0)
 
 
 def _real_weights(graph: InternalGraph) -> Iterator[str]:

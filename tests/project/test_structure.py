@@ -162,3 +162,12 @@ def test_few_comments_silence_the_type_checkers_and_each_gives_its_reason():
     bare = [(name, comment) for name, comment in found if not re.match(r"# type: ignore\[[\w, -]+\]  # \w", comment)]
     assert len(found) <= SILENCED, f"state the type in place of: {found}"
     assert not bare, f"write the reason, `# type: ignore[rule]  # reason`, behind: {bare}"
+
+
+@pytest.mark.parametrize(("name", "path"), MODULES, ids=[n for n, _ in MODULES])
+def test_files_have_500_lines_at_most_and_functions_60(name, path):
+    source = path.read_text()
+    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    sizes = {n.name: n.end_lineno - n.lineno + 1 for n in functions}
+    assert source.count("\n") <= 500
+    assert {function: lines for function, lines in sizes.items() if lines > 60} == {}
