@@ -22,7 +22,9 @@ from megengine.kernels.strided import planned_strides
 Instruction = tuple[str, tuple[tuple[str, Any], ...], tuple[int, ...]]
 
 MOST_INPUTS, MOST_INSTRUCTIONS = 31, 32  # of one program
-_TRUTHS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+_LOGICAL = ("logical_and", "logical_or", "logical_xor", "logical_not")
+_TRUTHS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", *_LOGICAL)
+_DIVISIONS = ("floor_div", "mod", "trunc_div")
 
 
 def program_of(problem: Problem) -> tuple[Instruction, ...]:
@@ -50,6 +52,14 @@ def _rows(program: tuple[Instruction, ...], inputs: tuple[TensorSpec, ...]) -> l
 
 def cannot_run(problem: Problem) -> str | None:
     """Why a program, or a single op, cannot run natively; None if it can."""
+    return "divisors may be 0" if _divides_integers(problem) else _cannot_run(problem)
+
+
+def _divides_integers(problem: Problem) -> bool:
+    return problem.op in _DIVISIONS and problem.inputs[1].dtype.kind in "iu"
+
+
+def _cannot_run(problem: Problem) -> str | None:
     if len(problem.inputs) > MOST_INPUTS:
         return counted(len(problem.inputs), "input")
     rows = _rows(program_of(problem), problem.inputs)
@@ -60,15 +70,22 @@ def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> A
     rows, out = _rows(program_of(problem), problem.inputs), problem.outputs[0]
     strides = [list(planned_strides(spec, out.shape)) for spec in (out, *problem.inputs)]
     types = [str(storage_of(s.dtype)) for s in problem.inputs]
-    return _core.elementwise_step(list(out.shape), strides, types, rows, threads)
+    divisors = problem.inputs[1].size if _divides_integers(problem) else 0
+    return _core.elementwise_step(list(out.shape), strides, types, rows, threads, divisors)
 
 
 OPS = (
     "elementwise",
     *_TRUTHS,
-    *("maximum", "minimum", "logical_and", "logical_or", "logical_xor", "logical_not", "where", "cast"),
+    *("maximum", "minimum", "where", "cast"),
     *("clip", "neg", "abs", "square", "sign", "floor", "ceil", "round", "round_even", "sqrt", "rsqrt", "pow"),
-    *("bitwise_and", "bitwise_or", "bitwise_xor"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "atan2"),
 )  # that have no other kernel
 
 own_elementwise = StepKernel("own_elementwise", _step, cannot_run)
+own_integer_division = StepKernel(
+    "own_integer_division",
+    _step,
+    lambda problem: _cannot_run(problem) if _divides_integers(problem) else "floats",
+    refuses=True,
+)

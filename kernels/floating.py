@@ -33,6 +33,16 @@ def _planes_pool_step(problem: Problem, constants: dict[int, np.ndarray], thread
     return _core.planes_pool_step(lengths, planes, bool(a.largest), bool(a.count_include_pad), threads)
 
 
+def _channel_mean_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    x, a = problem.inputs[0], problem.attrs
+    channels = x.shape[1]
+    return _core.neighbour_mean_step(x.size // channels, channels, a.window, a.before, threads)
+
+
+def _channel_mean_usable(problem: Problem) -> str | None:
+    return float32_only(problem) if problem.inputs[0].ndim == 4 else "channels do not lie side by side"
+
+
 def _planes_pool_usable(problem: Problem) -> str | None:
     if problem.inputs[0].ndim == 4:
         return "values with 4 axes lie channels-last"
@@ -77,9 +87,14 @@ def _resize_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     return _core.resize_step(**walk, weights=flat, threads=threads)
 
 
+FUNCTIONS = (
+    *("exp", "log", "expm1", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "asinh", "acosh", "atanh"),
+)  # of one value, that are no activations
 own_max_pool2d = step_kernel("own_max_pool2d", _pool_step, float32_only)
 own_avg_pool2d = step_kernel("own_avg_pool2d", _pool_step, float32_only)
 # the others have no eager form: NumPy is faster, since nothing is copied to channels-last
+own_channel_mean = StepKernel("own_channel_mean", _channel_mean_step, _channel_mean_usable)
 own_concat = StepKernel("own_concat", _concat_step, _concat_usable)
 own_function = StepKernel("own_function", _function_step, float32_only, in_memory_order(_function_step))
 own_pool = StepKernel("own_pool", _planes_pool_step, _planes_pool_usable)

@@ -26,7 +26,7 @@ def in_float32(function: Function, otherwise: Function) -> Function:
     return of
 
 
-def _horner(factors: Sequence[float], x: np.ndarray) -> np.ndarray:
+def horner(factors: Sequence[float], x: np.ndarray) -> np.ndarray:
     p = np.full_like(x, factors[0])
     for factor in factors[1:]:
         p = p * x + x.dtype.type(factor)
@@ -42,7 +42,7 @@ def _exp(x: np.ndarray) -> np.ndarray:
     v = np.where(v > 89, np.float32(89), v)
     n = (v * np.float32(1.44269504) + np.float32(12582912)) - np.float32(12582912)
     r = (v - n * np.float32(0.693359375)) - n * np.float32(-2.12194440e-4)
-    p = _horner([1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1, 1], r)
+    p = horner([1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1, 1], r)
     whole = np.where(np.isnan(n), 0, n).astype(np.int32)
     half = whole >> 1
     return np.where(np.isnan(x), x, p * _power_of_two(half) * _power_of_two(whole - half))
@@ -55,7 +55,7 @@ def _log(x: np.ndarray) -> np.ndarray:
     m = (bits - exponent * np.int32(1 << 23)).view(F32)
     e = np.where(tiny, exponent - 23, exponent).astype(F32)
     s = (m - 1) / (m + 1)
-    p = _horner([0.23620364, 0.2853484, 0.40000388, 0.6666666, 2], s * s)
+    p = horner([0.23620364, 0.2853484, 0.40000388, 0.6666666, 2], s * s)
     y = (s * p + e * np.float32(-2.12194440e-4)) + e * np.float32(0.693359375)
     y = np.where(np.isposinf(x), x, np.where(x == 0, np.float32(-np.inf), y))
     return np.where(x >= 0, y, np.float32(np.nan))
@@ -70,8 +70,8 @@ def _erf(x: np.ndarray) -> np.ndarray:
     v = np.where(x < -4, np.float32(-4), x)
     v = np.where(v > 4, np.float32(4), v)
     s = v * v
-    p = _horner([1.98678302e-06, 0.000284565986, 0.00388334571, 0.0531017532, 0.193545095, 1.12837914], s)
-    q = _horner([3.74201857e-05, 0.00118557161, 0.0152072553, 0.115350016, 0.50485743, 1], s)
+    p = horner([1.98678302e-06, 0.000284565986, 0.00388334571, 0.0531017532, 0.193545095, 1.12837914], s)
+    q = horner([3.74201857e-05, 0.00118557161, 0.0152072553, 0.115350016, 0.50485743, 1], s)
     y = v * p / q
     y = np.where(y < -1, np.float32(-1), y)
     return np.where(y > 1, np.float32(1), y)
@@ -120,7 +120,7 @@ def _whole_power(x: np.ndarray) -> np.ndarray:
     exponent = (bits - np.int32(0x3F3504F3)) >> 23
     m = (bits - exponent * np.int32(1 << 23)).view(F32).astype(np.float64)
     s = (m - 1) / (m + 1)
-    p = _horner([1 / n for n in range(17, 0, -2)], s * s)
+    p = horner([1 / n for n in range(17, 0, -2)], s * s)
     log = np.where(tiny, exponent - 23, exponent).astype(np.float64) * 0.6931471805599453 + 2 * s * p
     log = np.where(whole == 0, -np.inf, np.where(np.isinf(whole), np.inf, log))
     return np.where(np.isnan(x), np.nan, log)
@@ -131,7 +131,7 @@ def _pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     undefined = np.isnan(v)
     v = np.minimum(np.where((v < -160) | undefined, -160, v), 160)
     n = (v * 1.4426950408889634 + 6755399441055744) - 6755399441055744
-    q = _horner([1 / math.factorial(k) for k in range(12, -1, -1)], v - n * 0.6931471805599453)
+    q = horner([1 / math.factorial(k) for k in range(12, -1, -1)], v - n * 0.6931471805599453)
     size = (q * ((n.astype(np.int64) + 1023) << 52).view(np.float64)).astype(F32)
     size = np.where(undefined, np.float32(np.nan), size)
     integral, half = np.floor(y) == y, y * np.float32(0.5)

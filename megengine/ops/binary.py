@@ -28,7 +28,7 @@ from megengine.dispatch import (
     public,
     zero_gradient,
 )
-from megengine.kernels.reference import functions, integer
+from megengine.kernels.reference import functions, integer, wide_functions
 from megengine.ops.common import (
     BOOL,
     as_tensor,
@@ -239,7 +239,7 @@ binary(
 binary("mod", _modulo, _mod_vjp, onnx=ONNX_WRITER, domain=(0.5, 3.0))
 binary("maximum", np.maximum, _larger, onnx=OnnxRule("Max", read=False), quant=_pair("qmaximum"))
 binary("minimum", np.minimum, _smaller, onnx=OnnxRule("Min", read=False), quant=_pair("qminimum"))
-binary("atan2", np.arctan2, _atan2_vjp, domain=(0.5, 3.0), loses_digits=True)
+binary("atan2", wide_functions.atan2, _atan2_vjp, domain=(0.5, 3.0), loses_digits=True)
 binary("trunc_div", _truncated_division, _INTEGERS, onnx=OnnxRule("Div", read=False), integer=True)
 for _name, _reference, _onnx in (
     ("left_shift", np.left_shift, OnnxRule("BitShift", more=lambda specs: {"direction": "LEFT"}, read=False)),

@@ -13,7 +13,7 @@ from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, define, no_onnx, not_differentiable, registry
 from megengine.kernels.reference import conv as reference
-from megengine.kernels.reference.order import in_order
+from megengine.kernels.reference.order import in_order, sum_of_windows
 from megengine.ops import unary  # noqa: F401  (defines the activations)
 from megengine.ops.common import lift_plain, noise, refuse_quantized
 from megengine.ops.conv import infer_conv, window_macs
@@ -268,4 +268,36 @@ define(
     ],
     lambda: [ErrorSample((noise(2, 3), noise(2)), _NORM, ShapeError, "fused_norm: x .* factors .* of the last axes")],
     lift=lift_plain,
+)
+
+
+def _channel_mean_infer(x: TensorSpec, *, window: int, before: int) -> TensorSpec:
+    refuse_quantized("fused_channel_mean", x)
+    if x.ndim != 4 or not 0 <= before < window:
+        raise ShapeError(f"fused_channel_mean: x {x.shape}, window {window}, before {before}; expected [N,C,H,W]")
+    return x
+
+
+def _channel_mean(x: np.ndarray, window: int, before: int) -> np.ndarray:
+    """Sums in the order of channels, divided by the whole window; there are zeros beyond the channels."""
+    flat = in_order(x).reshape(x.shape[0], 1, x.shape[1], math.prod(x.shape[2:]))
+    padding = ((before, window - 1 - before), (0, 0))
+    total = sum_of_windows(reference.windows(flat, (window, 1), (1, 1), padding))
+    return (total / x.dtype.type(window)).reshape(x.shape)
+
+
+define(
+    "fused_channel_mean",
+    _channel_mean_infer,
+    _channel_mean,
+    _MADE_BY_PASSES,
+    no_onnx("exported before fusion"),
+    lambda: [
+        Sample((noise(2, 7, 3, 4),), {"window": 5, "before": 2}, False),
+        Sample((noise(2, 3, 4, 1),), {"window": 4, "before": 1}, False),
+        Sample((noise(1, 2, 3, 3),), {"window": 9, "before": 4}, False),
+    ],
+    lambda: [
+        ErrorSample((noise(2, 3),), {"window": 2, "before": 2}, ShapeError, "fused_channel_mean: .* window 2, before 2")
+    ],
 )

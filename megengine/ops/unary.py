@@ -27,6 +27,7 @@ from megengine.dispatch import (
     zero_gradient,
 )
 from megengine.kernels.reference import functions
+from megengine.kernels.reference import wide_functions as wide
 from megengine.ops.binary import maximum, minimum
 from megengine.ops.common import (
     BOOL,
@@ -162,11 +163,11 @@ unary(
     integers=True,
 )
 unary("exp", functions.exp, lambda ctx, ct: (ct * ctx.outputs[0],), onnx="Exp", loses_digits=True)
-unary("expm1", np.expm1, lambda ctx, ct: (ct * (ctx.outputs[0] + 1),), loses_digits=True)
+unary("expm1", wide.expm1, lambda ctx, ct: (ct * (ctx.outputs[0] + 1),), loses_digits=True)
 unary("log", functions.log, lambda ctx, ct: (ct / ctx.inputs[0],), onnx="Log", domain=(0.1, 3.0), loses_digits=True)
 unary(
     "log1p",
-    np.log1p,
+    wide.log1p,
     lambda ctx, ct: (ct / (ctx.inputs[0] + 1),),
     onnx=ONNX_WRITER,
     domain=(-0.5, 3.0),
@@ -182,11 +183,25 @@ unary(
     loses_digits=True,
 )
 unary("square", np.square, lambda ctx, ct: (ct * ctx.inputs[0] * 2,), onnx=ONNX_WRITER, integers=True)
-unary("sin", np.sin, lambda ctx, ct: (ct * apply("cos", ctx.inputs[0]),), onnx="Sin", quant=_TABLE, loses_digits=True)
-unary("cos", np.cos, lambda ctx, ct: (-ct * apply("sin", ctx.inputs[0]),), onnx="Cos", quant=_TABLE, loses_digits=True)
+unary(
+    "sin",
+    wide.sin,
+    lambda ctx, ct: (ct * apply("cos", ctx.inputs[0]),),
+    onnx="Sin",
+    quant=_TABLE,
+    loses_digits=True,
+)
+unary(
+    "cos",
+    wide.cos,
+    lambda ctx, ct: (-ct * apply("sin", ctx.inputs[0]),),
+    onnx="Cos",
+    quant=_TABLE,
+    loses_digits=True,
+)
 unary(
     "tan",
-    np.tan,
+    wide.tan,
     lambda ctx, ct: (ct * (1 + ctx.outputs[0] * ctx.outputs[0]),),
     onnx="Tan",
     domain=(-1, 1),
@@ -194,7 +209,7 @@ unary(
 )
 unary(
     "asin",
-    np.arcsin,
+    wide.asin,
     lambda ctx, ct: (ct / apply("sqrt", 1 - ctx.inputs[0] ** 2),),
     onnx="Asin",
     domain=(-0.9, 0.9),
@@ -202,21 +217,25 @@ unary(
 )
 unary(
     "acos",
-    np.arccos,
+    wide.acos,
     lambda ctx, ct: (-ct / apply("sqrt", 1 - ctx.inputs[0] ** 2),),
     onnx="Acos",
     domain=(-0.9, 0.9),
     loses_digits=True,
 )
-unary("atan", np.arctan, lambda ctx, ct: (ct / (1 + ctx.inputs[0] ** 2),), onnx="Atan", home="")
-unary("sinh", np.sinh, lambda ctx, ct: (ct * apply("cosh", ctx.inputs[0]),), onnx="Sinh", loses_digits=True)
-unary("cosh", np.cosh, lambda ctx, ct: (ct * apply("sinh", ctx.inputs[0]),), onnx="Cosh", loses_digits=True)
+unary("atan", wide.atan, lambda ctx, ct: (ct / (1 + ctx.inputs[0] ** 2),), onnx="Atan", home="")
+unary("sinh", wide.sinh, lambda ctx, ct: (ct * apply("cosh", ctx.inputs[0]),), onnx="Sinh", loses_digits=True)
+unary("cosh", wide.cosh, lambda ctx, ct: (ct * apply("sinh", ctx.inputs[0]),), onnx="Cosh", loses_digits=True)
 unary(
-    "asinh", np.arcsinh, lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 2 + 1),), onnx="Asinh", loses_digits=True
+    "asinh",
+    wide.asinh,
+    lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 2 + 1),),
+    onnx="Asinh",
+    loses_digits=True,
 )
 unary(
     "acosh",
-    np.arccosh,
+    wide.acosh,
     lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 2 - 1),),
     onnx="Acosh",
     domain=(1.2, 3),
@@ -224,7 +243,7 @@ unary(
 )
 unary(
     "atanh",
-    np.arctanh,
+    wide.atanh,
     lambda ctx, ct: (ct / (1 - ctx.inputs[0] ** 2),),
     onnx="Atanh",
     domain=(-0.9, 0.9),

@@ -4,18 +4,22 @@ import numpy as np
 import pytest
 
 import megengine.functional  # noqa: F401
+from megengine import plan
+from megengine.core.errors import DivisionByZeroError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import get_op, infer
+from megengine.dispatch import apply, get_op, infer
 from megengine.kernels import _core, elementwise, isa
 from megengine.kernels.native import empty_for_step, from_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
+from megengine.traced_module import record
 
 NUMBERS = ("i1", "u1", "i2", "u2", "i4", "i8", "f4", "f8")
 TYPES = {
     **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "square", "neg", "abs", "sign"), NUMBERS),
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), ("?", *NUMBERS)),
-    **dict.fromkeys(("logical_and", "logical_or", "logical_xor", "logical_not"), ("?",)),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), ("?", *NUMBERS)),
+    "logical_not": ("?",),
     **dict.fromkeys(
         (
             "div",
@@ -27,6 +31,9 @@ TYPES = {
         ("f4", "f8"),
     ),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), ("i1", "u1", "i2", "u2", "i4", "i8")),
+    **dict.fromkeys(("left_shift", "right_shift"), ("i1", "u1", "i2", "u2", "i4", "i8")),
+    **dict.fromkeys(("mod", "floor_div"), ("f4", "f8")),
+    "atan2": ("f4",),
     **dict.fromkeys(("relu", "relu6"), NUMBERS),
     "clip": NUMBERS,
 }
@@ -41,10 +48,10 @@ def array_of(shape, dtype, seed=0):
     return np.asarray(values).astype(dtype)
 
 
-def run(op, arrays, attrs, threads=1):
+def run(op, arrays, attrs, threads=1, name="own_elementwise"):
     specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
     problem = Problem(op, specs, [infer(op, specs, attrs)], attrs)
-    kernel = next(k for k in family(op).kernels if k.name == "own_elementwise")
+    kernel = next(k for k in family(op).kernels if k.name == name)
     assert kernel.usable(problem) is None
     like = empty_for_step(problem.outputs[0])
     memory = np.full(like.nbytes + 128, 0xA5, np.uint8)
@@ -54,14 +61,14 @@ def run(op, arrays, attrs, threads=1):
     return from_step(out)
 
 
-def check(op, arrays, attrs=None):
+def check(op, arrays, attrs=None, **options):
     attrs = attrs or ATTRS.get(op, {})
     with np.errstate(all="ignore"):
         want = get_op(op).reference(*arrays, **attrs)
     for level in isa.available():
         with isa.capped(level):
             for threads in (1, 3):
-                np.testing.assert_array_equal(run(op, arrays, attrs, threads), want)
+                np.testing.assert_array_equal(run(op, arrays, attrs, threads, **options), want)
 
 
 @pytest.mark.parametrize("size", [1, 17, 1025])
@@ -74,6 +81,45 @@ def test_every_type(op, dtype, size):
         else 2
     )
     check(op, [array_of((size,), dtype, k) for k in range(1 if op == "clip" else count)])
+
+
+ENDS = (0.0, -0.0, 1.0, -1.0, 0.1, 5.5, -7.25, 1e-45, -1e-40, 3e38, -1e30, np.inf, -np.inf, np.nan)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("op", ["mod", "floor_div", "atan2"])
+def test_quotients_and_angles_of_any_numbers(op, dtype):
+    if op == "atan2" and dtype == "f8":
+        pytest.skip("float32 only")
+    a, b = (np.asarray(grid.ravel(), dtype) for grid in np.meshgrid(ENDS, ENDS))
+    rng = np.random.default_rng(3)
+    wide = [(rng.standard_normal(3000) * 10.0 ** rng.uniform(-30, 30, 3000)).astype(dtype) for _ in range(2)]
+    check(op, [np.concatenate([a, wide[0]]), np.concatenate([b, wide[1]])])
+    if op == "atan2":
+        got, want = run(op, [a, b], {}), np.arctan2(a.astype("f8"), b.astype("f8"))
+        np.testing.assert_allclose(got, want, rtol=6.1e-8, atol=1e-45)
+        assert (np.isnan(want) | (np.signbit(got) == np.signbit(want))).all()
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "i8"])
+@pytest.mark.parametrize("op", ["mod", "floor_div", "trunc_div"])
+def test_quotients_of_integers(op, dtype):
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    ends = np.array([v for v in (least, least // 2, -5, -1, 0, 1, 7, most - 1, most) if v >= least], dtype)
+    divisors = ends[ends != 0]
+    a, b = np.repeat(ends, divisors.size), np.tile(divisors, ends.size)
+    check(op, [a, b], name="own_integer_division")
+    check(op, [array_of((5, 1), dtype), np.array([3, 2, 1], dtype)], name="own_integer_division")
+
+
+@pytest.mark.parametrize("op", ["mod", "floor_div", "trunc_div"])
+def test_a_divisor_of_zero_is_refused(op):
+    compiled = plan.compile(record(lambda x, y: apply(op, x, y), [TensorSpec((4,), np.dtype("i4"))] * 2))
+    assert [s.kernel for s in compiled.steps if s.op == op] == ["own_integer_division"]
+    a = np.array([7, -7, 0, 5], "i4")
+    np.testing.assert_array_equal(compiled(a, a + 1)[0], get_op(op).reference(a, a + 1))
+    with pytest.raises(DivisionByZeroError, match=f"{op}: integer division by zero"):
+        compiled(a, a)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -151,8 +197,8 @@ def test_what_is_left_to_the_reference(op, dtype, attrs, reason):
 
 def test_wrong_programs_are_refused():
     step = _core.elementwise_step
-    with pytest.raises(ValueError, match="no cosh of float32"):
-        step([4], [[4], [4]], ["float32"], [("cosh", "float32", "float32", 0.0, 0.0, (0,))], 1)
+    with pytest.raises(ValueError, match="no wave of float32"):
+        step([4], [[4], [4]], ["float32"], [("wave", "float32", "float32", 0.0, 0.0, (0,))], 1)
     with pytest.raises(ValueError, match="no type float7"):
         step([4], [[4], [4]], ["float7"], [("add", "float7", "float7", 0.0, 0.0, (0, 0))], 1)
     with pytest.raises(ValueError, match="1 to 3 operands expected"):

@@ -45,8 +45,11 @@ FUNCTIONS = {
     "square": (np.square, 1, 0),
     "abs": (np.abs, 0, 0),
     "neg": (np.negative, 0, 0),
+    **{name: (getattr(np, name), 0.501, 0) for name in ("expm1", "log1p", "sin", "cos", "tan", "sinh", "cosh")},
+    **{name: (getattr(np, f"arc{name[1:]}"), 0.501, 0) for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
 }
 POSITIVE = ("log", "sqrt", "rsqrt")
+INSIDE = {"log1p": (-0.999, 90), "asin": (-1, 1), "acos": (-1, 1), "atanh": (-0.999, 0.999), "acosh": (1, 90)}
 ATTRS = {"leaky_relu": {"slope": 0.1}}
 
 
@@ -66,7 +69,7 @@ def test_every_level_is_near_float64_and_gives_the_same_bits(op):
     function, ulps, absolute = FUNCTIONS[op]
     rng = np.random.default_rng(7)
     x = np.concatenate([rng.standard_normal(5003) * s for s in (1e-4, 0.1, 1, 4, 20)]).astype(F32)
-    x = np.abs(x) if op in POSITIVE else x
+    x = np.abs(x) if op in POSITIVE else np.clip(x, *INSIDE.get(op, (-np.inf, np.inf)))
     results = []
     for level in isa.available():
         with isa.capped(level):
@@ -105,6 +108,17 @@ INF, NAN = np.inf, np.nan
         ("sqrt", [-1, 0, 4, INF, NAN], [NAN, 0, 2, INF, NAN]),
         ("rsqrt", [0, 4, INF, NAN], [INF, 0.5, 0, NAN]),
         ("hswish", [-INF, -3, 3, INF, NAN], [NAN, 0, 3, INF, NAN]),
+        ("expm1", [-INF, -200, -1e-20, 89, INF, NAN], [-1, -1, -1e-20, INF, INF, NAN]),
+        ("log1p", [-2, -1, 1e-20, INF, NAN], [NAN, -INF, 1e-20, INF, NAN]),
+        ("sin", [-INF, 1e-30, INF, NAN], [NAN, 1e-30, NAN, NAN]),
+        ("asin", [-2, -1, 1, 2, NAN], [NAN, -np.pi / 2, np.pi / 2, NAN, NAN]),
+        ("acos", [-2, -1, 1, 2, NAN], [NAN, np.pi, 0, NAN, NAN]),
+        ("atan", [-INF, -1, 1, INF, NAN], [-np.pi / 2, -np.pi / 4, np.pi / 4, np.pi / 2, NAN]),
+        ("sinh", [-INF, -95, 1e-30, 95, NAN], [-INF, -INF, 1e-30, INF, NAN]),
+        ("cosh", [-INF, -95, 0, NAN], [INF, INF, 1, NAN]),
+        ("asinh", [-INF, -3e38, 3e38, INF, NAN], [-INF, np.arcsinh(-3e38), np.arcsinh(3e38), INF, NAN]),
+        ("acosh", [-3e38, -3, 0.5, 1, 3e38, INF, NAN], [NAN, NAN, NAN, 0, np.arccosh(3e38), INF, NAN]),
+        ("atanh", [-2, -1, 1, 2, NAN], [NAN, -INF, INF, NAN, NAN]),
     ],
 )
 def test_far_values(op, given, expected):
@@ -112,6 +126,24 @@ def test_far_values(op, given, expected):
     np.testing.assert_allclose(run(op, x), np.array(expected, F32), rtol=1e-6)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(get_op(op).reference(x, **ATTRS.get(op, {})), run(op, x))
+
+
+@pytest.mark.parametrize("op", ["sin", "cos", "tan"])
+def test_angles_of_any_size(op):
+    rng = np.random.default_rng(11)
+    sizes = rng.integers(0x48000000, 0x7F800000, 4000, dtype=np.uint32).view(F32)  # from 2^17 to the largest float32
+    near = np.round(np.arange(1, 2000) * (np.pi / 2)).astype(F32)
+    x = np.concatenate([sizes, -sizes, near, [524287.97, 524288, 3.4028235e38]]).astype(F32)
+    want = getattr(np, op)(x.astype(np.float64))
+    for level in isa.available():
+        with isa.capped(level):
+            assert np.max(np.abs(run(op, x) - want) / np.spacing(np.abs(want).astype(F32))) < 0.501
+    np.testing.assert_array_equal(get_op(op).reference(x), run(op, x))
+
+
+@pytest.mark.parametrize("op", ["sin", "tan", "asin", "atan", "sinh", "asinh", "atanh", "expm1", "log1p"])
+def test_zeros_keep_their_signs(op):
+    assert np.signbit(run(op, np.array([0.0, -0.0, 1e-45, -1e-45], F32))).tolist() == [False, True, False, True]
 
 
 def test_exponentials_that_are_subnormal_numbers():
@@ -164,5 +196,5 @@ def test_layers_apply_every_activation_while_the_values_are_near(activation, thr
 
 
 def test_a_function_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match="no function cosh"):
-        _core.function_step(4, "cosh", 0.0, 1)
+    with pytest.raises(ValueError, match="no function wave"):
+        _core.function_step(4, "wave", 0.0, 1)

@@ -60,7 +60,13 @@ inline constexpr std::array<std::int64_t, 11> kTypeSizes{1, 1, 1, 2, 2, 4, 8, 4,
     X(kRoundEven, "round_even")       \
     X(kBitwiseAnd, "bitwise_and")     \
     X(kBitwiseOr, "bitwise_or")       \
-    X(kBitwiseXor, "bitwise_xor")
+    X(kBitwiseXor, "bitwise_xor")     \
+    X(kLeftShift, "left_shift")       \
+    X(kRightShift, "right_shift")     \
+    X(kMod, "mod")                    \
+    X(kFloorDiv, "floor_div")         \
+    X(kTruncDiv, "trunc_div")         \
+    X(kAtan2, "atan2")
 
 enum class Operation { MGE_OPERATIONS(MGE_MEMBER) };
 inline constexpr std::array kOperationNames{MGE_OPERATIONS(MGE_NAME)};

@@ -86,8 +86,12 @@ void spread_any(std::int64_t item, const std::byte* from, std::byte* to, std::in
 
 class ElementwiseStep final : public Step {
   public:
-    ElementwiseStep(Nest nest, std::vector<std::int64_t> items, std::vector<Instruction> program, int threads)
-        : nest_(std::move(nest)), items_(std::move(items)), program_(std::move(program)) {
+    ElementwiseStep(Nest nest, std::vector<std::int64_t> items, std::vector<Instruction> program, int threads,
+                    std::int64_t divisors)
+        : nest_(std::move(nest)),
+          items_(std::move(items)),
+          program_(std::move(program)),
+          divisors_(divisors) {
         parts_ = static_cast<int>(std::clamp<std::int64_t>(nest_.shape[0], 1, threads));
         for (int part = 0; part < parts_; ++part) {
             Nest piece = nest_;
@@ -98,6 +102,15 @@ class ElementwiseStep final : public Step {
 
     int parts() const override { return parts_; }
     std::size_t scratch_bytes() const override { return items_.size() * kRegisterBytes; }
+
+    // A divisor is 0: the reference raises.
+    bool refuses(std::byte* const* buffers) const noexcept override {
+        const auto item = static_cast<std::size_t>(items_.size() > 1 ? items_[1] : 1);
+        constexpr std::byte zero[8]{};
+        for (std::int64_t i = 0; i < divisors_; ++i)
+            if (std::memcmp(buffers[1] + static_cast<std::size_t>(i) * item, zero, item) == 0) return true;
+        return false;
+    }
 
     void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
         const Nest& nest = pieces_[static_cast<std::size_t>(part)];
@@ -177,6 +190,7 @@ class ElementwiseStep final : public Step {
     std::vector<std::int64_t> items_;  // bytes of a number of each value
     std::vector<Instruction> program_;
     decltype(FloatKernels::apply) active_apply_ = active_float_kernels().apply;
+    std::int64_t divisors_;  // how many numbers of the second input must not be 0
     int parts_;
 };
 
@@ -212,10 +226,11 @@ bool has_elementwise(const std::string& op, const std::string& type, const std::
            (type == "float32" && place_of(kFunctionNames, op) >= 0);
 }
 
-// strides: of the result, then of the inputs, in bytes; types: of the inputs; the last row is the result.
+// strides: of the result, then of the inputs, in bytes; types: of the inputs; the last row is the result. So
+// many `divisors` of the second input are refused if one is 0.
 nb::object elementwise_step(const Lengths& shape, const std::vector<Lengths>& strides,
-                            const std::vector<std::string>& types, const std::vector<Row>& rows,
-                            int threads) {
+                            const std::vector<std::string>& types, const std::vector<Row>& rows, int threads,
+                            std::int64_t divisors) {
     if (types.size() > kMostInputs || types.size() + rows.size() > kMostValues || rows.empty())
         throw nb::value_error("elementwise_step: too many inputs or instructions");
     std::vector<std::int64_t> items;
@@ -226,7 +241,8 @@ nb::object elementwise_step(const Lengths& shape, const std::vector<Lengths>& st
         program.push_back(instruction(row));
         items.push_back(kTypeSizes[static_cast<std::size_t>(type_of(std::get<2>(row)))]);
     }
-    return capsule(std::make_unique<ElementwiseStep>(Nest(shape, strides), items, program, threads));
+    return capsule(
+        std::make_unique<ElementwiseStep>(Nest(shape, strides), items, program, threads, divisors));
 }
 
 // The numbers of one array in the type of another of as many.
@@ -251,7 +267,7 @@ void convert(const nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>& src, cons
 void bind_elementwise(nb::module_& m) {
     m.def("convert", &convert, nb::arg("src"), nb::arg("from"), nb::arg("dst"), nb::arg("to"));
     m.def("elementwise_step", &elementwise_step, nb::arg("shape"), nb::arg("strides"), nb::arg("types"),
-          nb::arg("rows"), nb::arg("threads"));
+          nb::arg("rows"), nb::arg("threads"), nb::arg("divisors") = 0);
     m.def("has_elementwise", &has_elementwise, nb::arg("op"), nb::arg("type"), nb::arg("to"));
 }
 

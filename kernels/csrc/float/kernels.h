@@ -59,7 +59,20 @@ struct SoftmaxShape {
     X(kExp, "exp")              \
     X(kLog, "log")              \
     X(kSqrt, "sqrt")            \
-    X(kRsqrt, "rsqrt")
+    X(kRsqrt, "rsqrt")          \
+    X(kExpm1, "expm1")          \
+    X(kLog1p, "log1p")          \
+    X(kSin, "sin")              \
+    X(kCos, "cos")              \
+    X(kTan, "tan")              \
+    X(kAsin, "asin")            \
+    X(kAcos, "acos")            \
+    X(kAtan, "atan")            \
+    X(kSinh, "sinh")            \
+    X(kCosh, "cosh")            \
+    X(kAsinh, "asinh")          \
+    X(kAcosh, "acosh")          \
+    X(kAtanh, "atanh")
 
 enum class Function { MGE_FUNCTIONS(MGE_MEMBER) };
 inline constexpr std::array kFunctionNames{MGE_FUNCTIONS(MGE_NAME)};
@@ -69,6 +82,10 @@ struct FloatKernels {
                      std::int64_t row_end);
     void (*avg_pool)(const float* src, float* dst, const PoolShape& s, std::int64_t row_begin,
                      std::int64_t row_end);
+    // Means of `window` neighbours in rows, the first of which lies `before` in front; beyond the ends are
+    // zeros.
+    void (*neighbour_mean)(const float* src, float* dst, std::int64_t rows, std::int64_t cols,
+                           std::int64_t window, std::int64_t before);
     void (*pool_planes)(const float* src, float* dst, const PlanesPool& s, std::int64_t planes);
     // Sums of rows, each divided by `divisor`: the numbers of a row as NumPy adds neighbours, or `in_turn`.
     void (*row_sum)(const float* src, float* dst, std::int64_t rows, std::int64_t cols, float divisor,

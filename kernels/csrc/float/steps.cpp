@@ -95,6 +95,28 @@ class SumsStep final : public Step {
     const FloatKernels& f_ = active_float_kernels();
 };
 
+class NeighbourMeanStep final : public Step {
+  public:
+    NeighbourMeanStep(std::int64_t rows, std::int64_t cols, std::int64_t window, std::int64_t before,
+                      int threads)
+        : rows_(rows),
+          cols_(cols),
+          window_(window),
+          before_(before),
+          parts_(static_cast<int>(std::clamp<std::int64_t>(rows, 1, threads))) {}
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const std::int64_t begin = rows_ * part / parts_, end = rows_ * (part + 1) / parts_;
+        f_(in(buffers, 0) + begin * cols_, out(buffers, 1) + begin * cols_, end - begin, cols_, window_,
+           before_);
+    }
+
+  private:
+    std::int64_t rows_, cols_, window_, before_;
+    int parts_;
+    decltype(FloatKernels::neighbour_mean) f_ = active_float_kernels().neighbour_mean;
+};
+
 class NormStep final : public Step {
   public:
     NormStep(std::int64_t rows, std::int64_t cols, float eps, bool centred, bool reciprocal, int factors,
@@ -267,6 +289,12 @@ void bind_float(nb::module_& m) {
         },
         nb::arg("n"), nb::arg("rows"), nb::arg("cols"), nb::arg("divisor"), nb::arg("in_turn"),
         nb::arg("of_columns"), nb::arg("threads"));
+    m.def(
+        "neighbour_mean_step",
+        [](std::int64_t rows, std::int64_t cols, std::int64_t window, std::int64_t before, int threads) {
+            return capsule(std::make_unique<NeighbourMeanStep>(rows, cols, window, before, threads));
+        },
+        nb::arg("rows"), nb::arg("cols"), nb::arg("window"), nb::arg("before"), nb::arg("threads"));
     m.def(
         "norm_step",
         [](std::int64_t rows, std::int64_t cols, float eps, bool centred, bool reciprocal, int factors,
