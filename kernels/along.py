@@ -1,4 +1,4 @@
-"""Steps along axes: sums, extremes and their places, softmax, running sums, the largest elements, elements by index.
+"""Steps along axes: sums, extremes and their places, softmax, running sums, the largest elements.
 
 Sums of floats are added in NumPy's order, which is one of the logical shape, whatever the layout: neighbours along the
 last axis pairwise, all others in turn. Other reductions of a value are those of its memory.
@@ -17,9 +17,8 @@ from megengine.core.spec import TensorSpec
 from megengine.kernels import _core
 from megengine.kernels.kernel import FlatKernel, StepKernel
 from megengine.kernels.native import flat_kernel
+from megengine.kernels.places import NUMBERS, of_places
 from megengine.kernels.problem import Problem, float32_only, no_elements
-
-_TYPES = ("float32", "int32", "int64", "int8", "uint8")
 
 
 def _order(ndim: int, *, rows: bool = False) -> tuple[int, ...]:
@@ -41,7 +40,7 @@ def _axes(problem: Problem) -> tuple[int, ...]:
 
 def _types(problem: Problem) -> str | None:
     dtype = _type(problem)
-    return no_elements(problem) if dtype in _TYPES else f"{dtype}; only {', '.join(_TYPES)}"
+    return no_elements(problem) if dtype in NUMBERS else f"{dtype}; only {', '.join(NUMBERS)}"
 
 
 def _type(problem: Problem) -> str:
@@ -196,63 +195,9 @@ def _norm_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
     return _core.norm_step(rows=x.size // cols, cols=cols, **options, factors=len(problem.inputs) - 1, threads=threads)
 
 
-# ---------------------------------------------------------------- elements by index
-
-
-def _bytes(spec: TensorSpec) -> list[int]:
-    """Strides of a C-contiguous value in bytes."""
-    lengths = [*spec.shape[1:], storage_of(spec.dtype).itemsize]
-    return [math.prod(lengths[k:]) for k in range(spec.ndim)]
-
-
-def _of_places(indices: tuple[TensorSpec, ...], problem: Problem) -> str | None:
-    kinds = {str(s.dtype) for s in indices}
-    if kinds - {"int32", "int64"}:
-        return f"indices of {', '.join(sorted(kinds))}; only int32 and int64"
-    return no_elements(problem)
-
-
 def _one_hot_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     x = problem.inputs[0]
     return _core.one_hot_step(item=storage_of(x.dtype).itemsize, count=x.size, depth=problem.attrs.depth)
-
-
-def _take_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    x, *indices = problem.inputs
-    pattern, strides = problem.attrs.pattern, _bytes(x)
-    places = [axis for axis, part in enumerate(pattern) if part == "i"]
-    ranges = {a: range(*slice(*p).indices(x.shape[a])) for a, p in enumerate(pattern) if p != "i"}
-    together = not places or places == list(range(places[0], places[-1] + 1))
-    front = [a for a in ranges if together and places and a < places[0]]
-    behind = [a for a in ranges if a not in front]
-    shape = np.broadcast_shapes(*(s.shape for s in indices))
-    block = storage_of(x.dtype).itemsize
-    start = sum(r.start * strides[a] for a, r in ranges.items())
-    lengths, steps = [len(ranges[a]) for a in behind], [ranges[a].step * strides[a] for a in behind]
-    while lengths and steps[-1] == block:  # what lies together is moved together
-        block *= lengths.pop()
-        steps.pop()
-    return _core.take_step(
-        start=start,
-        front=[len(ranges[a]) for a in front],
-        front_strides=[ranges[a].step * strides[a] for a in front],
-        shape=list(shape),
-        indices=[
-            [storage_of(s.dtype).itemsize, x.shape[a], strides[a], s.size] for s, a in zip(indices, places, strict=True)
-        ],
-        steps=[_steps(s.shape, shape) for s in indices],
-        behind=lengths,
-        behind_strides=steps,
-        block=block,
-    )
-
-
-def _steps(shape: tuple[int, ...], target: tuple[int, ...]) -> list[int]:
-    """Elements between neighbours of a C-contiguous array seen in a shape to which it broadcasts."""
-    probe = np.lib.stride_tricks.as_strided(
-        np.empty(1, np.int8), shape, [math.prod(shape[k + 1 :]) for k in range(len(shape))], writeable=False
-    )
-    return list(np.broadcast_to(probe, target).strides)
 
 
 own_sum = StepKernel("own_sum", _sum_step, _sum_usable)
@@ -269,9 +214,6 @@ own_flat_softmax: FlatKernel = flat_kernel(
     "own_flat_softmax", lambda problem: _softmax(problem, 1, rows=True), float32_only
 )
 own_norm = StepKernel("own_norm", _norm_step, _norm_usable)
-own_take = StepKernel(
-    "own_take", _take_step, lambda problem: _of_places(problem.inputs[1:], problem), in_rows=True, refuses=True
-)
 own_one_hot = StepKernel(
-    "own_one_hot", _one_hot_step, lambda problem: _of_places(problem.inputs, problem), in_rows=True, refuses=True
+    "own_one_hot", _one_hot_step, lambda problem: of_places(problem.inputs, problem), in_rows=True, refuses=True
 )

@@ -7,6 +7,7 @@ a plan. The step walks the strides and the offset of the result.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,7 @@ def _place(
 def _step(problem: Problem, moves: Sequence[tuple[_Place, _Place]], filled: int = 0, value: int | None = None) -> Any:
     out = problem.outputs[0]
     item = storage_of(out.dtype).itemsize
+    moves = [(s, t) for s, t in moves if 0 not in t.shape]
     return _core.move_step(
         item=item,
         places=[[s.buffer, t.buffer, s.offset, t.offset] for s, t in moves],
@@ -98,6 +100,9 @@ VIEWS: dict[str, Callable[[np.ndarray, Any], np.ndarray]] = {
     "slice": lambda x, a: x[_ranges(a)],
     "broadcast_to": lambda x, a: np.broadcast_to(x, a.shape),
     "copy": lambda x, a: x,
+    "bitcast": lambda x, a: x.view(storage_of(a.dtype)),
+    "real": lambda x, a: x.real,
+    "imag": lambda x, a: x.imag,
 }
 
 
@@ -170,6 +175,38 @@ def _pad_step(problem: Problem, strides: Strides) -> Any:
     return _step(problem, moves, filled=1, value=int(bits))
 
 
+def _taps(n: int, k: int, stride: int, before: int, dilation: int, out: int) -> list[tuple[slice, slice]]:
+    """For each tap of a window over an axis of length n: the windows in which it lies inside, and its elements."""
+    parts = []
+    for tap in range(k):
+        at = tap * dilation - before
+        first, stop = max(0, -(at // stride)), min(out, (n - 1 - at) // stride + 1)
+        stop = max(first, stop)
+        parts.append((slice(first, stop), slice(first * stride + at, (stop - 1) * stride + at + 1, stride)))
+    return parts
+
+
+def _unfold_step(problem: Problem, strides: Strides) -> Any:
+    """Each tap of the windows, in all places where it lies inside."""
+    x, y, a = problem.inputs[0], problem.outputs[0], problem.attrs
+    axes, moves = len(a.kernel), []
+    befores = [before for before, _ in a.padding]
+    each = zip(x.shape[2:], a.kernel, a.stride, befores, a.dilation, y.shape[2:], strict=False)
+    parts = [_taps(*one) for one in each]
+    for taps in itertools.product(*(range(k) for k in a.kernel)):
+        to, of = (tuple(parts[d][taps[d]][k] for d in range(axes)) for k in (0, 1))
+        target = _place(1, y, strides, lambda v, to=to, taps=taps: v[(..., *to, *taps)])
+        moves.append((_place(0, x, strides, lambda v, of=of: v[(..., *of)]), target))
+    storage = storage_of(x.dtype)
+    padded = any(map(any, a.padding))
+    bits = int(np.array(a.value).astype(storage).view(f"u{storage.itemsize}"))
+    return _step(problem, moves, filled=1, value=bits if padded else None)
+
+
+def _unfolding(problem: Problem) -> str | None:
+    return _same_types(problem) or (counted(n, "tap") if (n := math.prod(problem.attrs.kernel)) > _MOST_MOVES else None)
+
+
 def _set_step(problem: Problem, strides: Strides) -> Any:
     """All of x, then the value over the ranges that are set."""
     x, value = problem.inputs
@@ -192,7 +229,7 @@ def _same_types(problem: Problem) -> str | None:
         return f"types {sorted(map(str, (kind, *others)))} differ"
     if (parts := max(len(problem.inputs), len(problem.outputs))) > _MOST_MOVES:
         return counted(parts, "part")
-    if any(spec.size == 0 for spec in specs):
+    if not any(spec.size for spec in problem.outputs):
         return "no elements"
     return None if kind.itemsize in (1, 2, 4, 8) else f"elements of {counted(kind.itemsize, 'byte')}"
 
@@ -213,13 +250,23 @@ def _set_ranges(problem: Problem) -> str | None:
     return _same_types(problem) if all(range(*slice(*part).indices(n)) for part, n in ranges) else "nothing is set"
 
 
+def _as_other_numbers(problem: Problem) -> str | None:
+    """Parts of complex numbers, and bits that count as another type: results decide what is moved."""
+    item = storage_of(problem.outputs[0].dtype).itemsize
+    if not problem.outputs[0].size:
+        return "no elements"
+    return None if item in (1, 2, 4, 8) else f"elements of {counted(item, 'byte')}"
+
+
 MOVES: dict[str, tuple[Callable[[Problem], str | None], Callable[[Problem, Strides], Any]]] = {
-    **dict.fromkeys(VIEWS, (_same_types, _view_step)),
+    **dict.fromkeys(("transpose", "slice", "broadcast_to", "copy"), (_same_types, _view_step)),
+    **dict.fromkeys(("bitcast", "real", "imag"), (_as_other_numbers, _view_step)),
     "concat": (_same_types, _concat_step),
     "split": (_same_types, _split_step),
     "pad": (_padding, _pad_step),
     "fused_repeat": (_same_types, _repeat_step),
     "set_index": (_set_ranges, _set_step),
+    "unfold": (_unfolding, _unfold_step),
 }
 
 
@@ -246,3 +293,7 @@ own_strided_split = _move("split")
 own_strided_fused_repeat = _move("fused_repeat")
 own_strided_pad = _move("pad")
 own_strided_set_index = _move("set_index")
+own_strided_unfold = _move("unfold")
+own_strided_bitcast = _move("bitcast")
+own_strided_real = _move("real")
+own_strided_imag = _move("imag")

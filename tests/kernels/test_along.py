@@ -2,61 +2,17 @@
 
 import numpy as np
 import pytest
+from plan_kernels import check, draw, problem_of
 
 import megengine.functional as F
 from megengine.core.errors import IndexOutOfRangeError
-from megengine.core.spec import TensorSpec
-from megengine.dispatch import get_op, infer
-from megengine.kernels import _core, isa
-from megengine.kernels.native import empty_for_step, from_step, to_step
-from megengine.kernels.problem import Problem
+from megengine.dispatch import get_op
+from megengine.kernels import _core
 from megengine.kernels.registry import family
 from megengine.tensor import tensor
 
 SHAPES = [(3, 1), (5, 7), (2, 3, 31), (4, 32), (2, 3, 33), (97,), (6, 1000), (3, 400, 5), (2, 3, 4, 5, 6)]
 PICTURES = [(2, 33, 3, 4), (1, 17, 9, 16), (2, 1, 30, 7), (3, 130, 1, 1), (1, 5, 12, 1)]
-
-
-def draw(shape, dtype="f4"):
-    rng = np.random.default_rng(shape)
-    return rng.standard_normal(shape).astype(dtype) if dtype[0] == "f" else rng.integers(-9, 9, shape).astype(dtype)
-
-
-def problem_of(op, arrays, attrs):
-    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
-    out = infer(op, specs, attrs)
-    return Problem(op, specs, [out] if isinstance(out, TensorSpec) else out, attrs)
-
-
-def run(problem, arrays, threads):
-    """Outputs of the plan's kernel, or None where it leaves the problem to another layout."""
-    kernel = next(iter(family(problem.op).for_plan(problem, {})), None)
-    if kernel is None:
-        return None
-    enter, leave = (np.asarray, np.asarray) if kernel.in_rows else (to_step, from_step)
-    outs = []
-    for spec in problem.outputs:
-        like = np.empty(spec.shape, spec.dtype) if kernel.in_rows else empty_for_step(spec)
-        memory = np.full(like.nbytes + 64, 0xA5, np.uint8)
-        outs.append((memory, memory[: like.nbytes].view(like.dtype).reshape(like.shape)))
-    _core.run_step(kernel.make_step(problem, {}, threads), [*map(enter, arrays), *(o for _, o in outs)])
-    assert all((memory[-64:] == 0xA5).all() for memory, _ in outs)
-    return [leave(o) for _, o in outs]
-
-
-def check(op, arrays, attrs, *, left_out=False):
-    """Equal to the reference at every level, in one part and in three."""
-    problem = problem_of(op, arrays, attrs)
-    want = get_op(op).reference(*arrays, **attrs)
-    for level in isa.available():
-        with isa.capped(level):
-            for threads in (1, 3):
-                got = run(problem, arrays, threads)
-                if got is None:
-                    assert left_out
-                    return
-                for a, b in zip(got, want if isinstance(want, tuple) else (want,), strict=True):
-                    np.testing.assert_array_equal(a, b)
 
 
 def subsets(ndim):
@@ -245,4 +201,7 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="float32, int32, int64, int8 or uint8 expected, got float16"):
         _core.place_step(type="float16", outer=1, n=1, inner=1, most=True)
     with pytest.raises(ValueError, match="too many axes"):
-        _core.take_step(0, [1] * 33, [1] * 33, [], [], [], [], [], 4)
+        many, none = [[1] * 65] * 3, [[], [], []]
+        _core.select_step(
+            puts=False, start=0, block=4, bytes=4, front=many, shape=none, behind=none, indices=[], steps=[]
+        )

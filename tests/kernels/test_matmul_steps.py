@@ -81,8 +81,8 @@ def test_native_steps_refuse_wrong_arguments():
 
     with pytest.raises(ValueError, match="shapes and strides of one length"):
         _onednn.matmul_step([2, 3], [3, 1], [1, 3, 4], [12, 4, 1], [2, 4], [4, 1], "float32", 1)
-    with pytest.raises(ValueError, match="no function cosh"):
-        _core.float_function("cosh", 0.0)
+    with pytest.raises(ValueError, match="no function gamma"):
+        _core.float_function("gamma", 0.0)
     wrong = _core.function_step(4, "erf", 0.0, 1)  # a capsule of another kind
     with pytest.raises(ValueError, match="incorrect name"):
         _onednn.linear_step(

@@ -16,10 +16,12 @@ void bind_layout(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
 void bind_ordered_products(nanobind::module_& m);
 void bind_ordered_windows(nanobind::module_& m);
+void bind_places(nanobind::module_& m);
 void bind_random(nanobind::module_& m);
 void bind_recurrent(nanobind::module_& m);
 void bind_resize(nanobind::module_& m);
 void bind_strided(nanobind::module_& m);
+void bind_taken_windows(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
 void bind_update(nanobind::module_& m);
 
@@ -36,10 +38,12 @@ inline void bind_all(nanobind::module_& m) {
     bind_memory(m);
     bind_ordered_products(m);
     bind_ordered_windows(m);
+    bind_places(m);
     bind_random(m);
     bind_recurrent(m);
     bind_resize(m);
     bind_strided(m);
+    bind_taken_windows(m);
     bind_training(m);
     bind_update(m);
 }

@@ -1,5 +1,5 @@
 // Steps along one axis of an array [outer, n, inner]: reductions, running sums, places of extremes, the
-// largest elements; and elements taken by indices.
+// largest elements.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +12,8 @@
 
 #include "common/step_capsule.h"
 #include "runtime/bind.h"
+#include "strided/index.h"
+#include "strided/types.h"
 
 namespace nb = nanobind;
 
@@ -23,27 +25,6 @@ using Lengths = std::vector<std::int64_t>;
 struct Along {
     std::int64_t outer, n, inner;
 };
-
-// f(T()) for the type of a name.
-template <class F>
-nb::object for_type(const std::string& type, F f) {
-    if (type == "float32") return f(float());
-    if (type == "int32") return f(std::int32_t());
-    if (type == "int64") return f(std::int64_t());
-    if (type == "int8") return f(std::int8_t());
-    if (type == "uint8") return f(std::uint8_t());
-    throw nb::value_error(("float32, int32, int64, int8 or uint8 expected, got " + type).c_str());
-}
-
-template <class T>
-bool above(T a, T b) {  // NaN is above all numbers
-    return a > b || (a != a && b == b);
-}
-
-template <class T>
-bool below(T a, T b) {
-    return a < b || (a != a && b == b);
-}
 
 template <class T, class F>
 class ReduceStep final : public Step {
@@ -92,7 +73,7 @@ class ReduceStep final : public Step {
 nb::object reduce_step(const std::string& op, const std::string& type, const Lengths& lengths,
                        bool last_reduced) {
     if (lengths.empty()) throw nb::value_error("reduce_step: at least one length expected");
-    return for_type(type, [&](auto value) -> nb::object {
+    return for_number(type, [&](auto value) -> nb::object {
         using T = decltype(value);
         const auto made = [&](auto f) {
             return capsule(std::make_unique<ReduceStep<T, decltype(f)>>(lengths, last_reduced, f));
@@ -137,7 +118,11 @@ class RunningSumStep final : public Step {
         auto* y = reinterpret_cast<T*>(buffers[1]);
         const std::int64_t step = reverse_ ? -s_.inner : s_.inner,
                            begin = reverse_ ? (s_.n - 1) * s_.inner : 0;
-        for (std::int64_t o = 0; o < s_.outer; ++o, x += s_.n * s_.inner, y += s_.n * s_.inner) {
+        std::int64_t o = 0;
+        if (s_.inner == 1)
+            for (; o + kRows <= s_.outer; o += kRows, x += kRows * s_.n, y += kRows * s_.n)
+                rows(x, y, begin, step);
+        for (; o < s_.outer; ++o, x += s_.n * s_.inner, y += s_.n * s_.inner) {
             std::copy_n(x + begin, s_.inner, y + begin);
             for (std::int64_t i = 1; i < s_.n; ++i)
                 for (std::int64_t c = 0; c < s_.inner; ++c) {
@@ -148,6 +133,19 @@ class RunningSumStep final : public Step {
     }
 
   private:
+    static constexpr std::int64_t kRows = 8;
+
+    // Several rows at once, so that no sum waits for the one before.
+    void rows(const T* x, T* y, std::int64_t begin, std::int64_t step) const {
+        T totals[kRows];
+        for (std::int64_t r = 0; r < kRows; ++r) totals[r] = y[r * s_.n + begin] = x[r * s_.n + begin];
+        for (std::int64_t i = 1, at = begin + step; i < s_.n; ++i, at += step)
+            for (std::int64_t r = 0; r < kRows; ++r) {
+                totals[r] = static_cast<T>(totals[r] + x[r * s_.n + at]);
+                y[r * s_.n + at] = totals[r];
+            }
+    }
+
     Along s_;
     bool reverse_;
 };
@@ -185,103 +183,13 @@ class TopStep final : public Step {
     bool descending_;
 };
 
-// One tensor of indices: places in an axis of `length`, whose neighbours are `stride` bytes apart.
-struct Index {
-    std::int64_t item, length, stride, count;
-    Lengths steps;  // in elements of the indices, for the axes of all indices together
-
-    std::int64_t value(const std::byte* buffer, std::int64_t element) const {
-        if (item == 4) return reinterpret_cast<const std::int32_t*>(buffer)[element];
-        return reinterpret_cast<const std::int64_t*>(buffer)[element];
-    }
-};
-
-// Blocks of an array: for each of the axes in front, each of the indices and each of the axes behind.
-class TakeStep final : public Step {
-  public:
-    TakeStep(std::int64_t start, Lengths front, Lengths front_strides, Lengths shape,
-             std::vector<Index> indices, Lengths behind, Lengths behind_strides, std::int64_t block)
-        : start_(start),
-          front_(std::move(front)),
-          front_strides_(std::move(front_strides)),
-          shape_(std::move(shape)),
-          indices_(std::move(indices)),
-          behind_(std::move(behind)),
-          behind_strides_(std::move(behind_strides)),
-          block_(block) {}
-
-    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
-        std::byte* to = buffers[1 + indices_.size()];
-        each(front_, front_strides_, buffers[0] + start_, [&](const std::byte* from) {
-            std::int64_t at[kMost] = {};
-            for (;;) {
-                std::int64_t offset = 0;
-                for (std::size_t k = 0; k < indices_.size(); ++k) offset += place(k, buffers[1 + k], at);
-                each(behind_, behind_strides_, from + offset, [&](const std::byte* one) {
-                    std::memcpy(to, one, static_cast<std::size_t>(block_));
-                    to += block_;
-                });
-                std::size_t d = shape_.size();
-                while (d > 0 && ++at[d - 1] == shape_[d - 1]) at[--d] = 0;
-                if (d == 0) return;
-            }
-        });
-    }
-
-    // An index is beyond its axis: the reference says which.
-    bool refuses(std::byte* const* buffers) const noexcept override {
-        for (std::size_t k = 0; k < indices_.size(); ++k) {
-            const Index& index = indices_[k];
-            for (std::int64_t i = 0; i < index.count; ++i) {
-                const std::int64_t value = index.value(buffers[1 + k], i);
-                if (value < -index.length || value >= index.length) return true;
-            }
-        }
-        return false;
-    }
-
-    static constexpr std::size_t kMost = 32;
-
-  private:
-    std::int64_t place(std::size_t k, const std::byte* buffer, const std::int64_t* at) const {
-        const Index& index = indices_[k];
-        std::int64_t element = 0;
-        for (std::size_t d = 0; d < shape_.size(); ++d) element += at[d] * index.steps[d];
-        const std::int64_t value = index.value(buffer, element);
-        return (value < 0 ? value + index.length : value) * index.stride;
-    }
-
-    template <class F>
-    static void each(const Lengths& lengths, const Lengths& strides, const std::byte* from, F f) {
-        std::int64_t at[kMost] = {};
-        for (;;) {
-            f(from);
-            std::size_t d = lengths.size();
-            while (d > 0) {
-                from += strides[d - 1];
-                if (++at[d - 1] < lengths[d - 1]) break;
-                from -= strides[d - 1] * lengths[d - 1];
-                at[--d] = 0;
-            }
-            if (d == 0) return;
-        }
-    }
-
-    std::int64_t start_;
-    Lengths front_, front_strides_, shape_;
-    std::vector<Index> indices_;
-    Lengths behind_, behind_strides_;
-    std::int64_t block_;
-};
-
 // 1 at the place that an index names, 0 elsewhere.
 class OneHotStep final : public Step {
   public:
-    OneHotStep(std::int64_t item, std::int64_t count, std::int64_t depth)
-        : index_{item, depth, 1, count, {}} {}
+    OneHotStep(std::int64_t item, std::int64_t count, std::int64_t depth) : index_{item, depth, count} {}
     bool refuses(std::byte* const* buffers) const noexcept override {
         for (std::int64_t i = 0; i < index_.count; ++i) {
-            const std::int64_t value = index_.value(buffers[0], i);
+            const std::int64_t value = index_.raw(buffers[0], i);
             if (value < 0 || value >= index_.length) return true;
         }
         return false;
@@ -289,26 +197,12 @@ class OneHotStep final : public Step {
     void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
         auto* y = reinterpret_cast<std::int32_t*>(buffers[1]);
         std::fill_n(y, index_.count * index_.length, 0);
-        for (std::int64_t i = 0; i < index_.count; ++i, y += index_.length)
-            y[index_.value(buffers[0], i)] = 1;
+        for (std::int64_t i = 0; i < index_.count; ++i, y += index_.length) y[index_.raw(buffers[0], i)] = 1;
     }
 
   private:
     Index index_;
 };
-
-nb::object take_step(std::int64_t start, Lengths front, Lengths front_strides, Lengths shape,
-                     const std::vector<Lengths>& indices, const std::vector<Lengths>& steps, Lengths behind,
-                     Lengths behind_strides, std::int64_t block) {
-    std::vector<Index> made;
-    for (std::size_t k = 0; k < indices.size(); ++k)
-        made.push_back({indices[k].at(0), indices[k].at(1), indices[k].at(2), indices[k].at(3), steps.at(k)});
-    if (std::max({front.size(), shape.size(), behind.size()}) > TakeStep::kMost)
-        throw nb::value_error("take_step: too many axes");
-    return capsule(std::make_unique<TakeStep>(start, std::move(front), std::move(front_strides),
-                                              std::move(shape), std::move(made), std::move(behind),
-                                              std::move(behind_strides), block));
-}
 
 }  // namespace
 
@@ -318,7 +212,7 @@ void bind_along(nb::module_& m) {
     m.def(
         "place_step",
         [](const std::string& type, std::int64_t outer, std::int64_t n, std::int64_t inner, bool most) {
-            return for_type(type, [&](auto v) -> nb::object {
+            return for_number(type, [&](auto v) -> nb::object {
                 return capsule(std::make_unique<PlaceStep<decltype(v)>>(Along{outer, n, inner}, most));
             });
         },
@@ -326,7 +220,7 @@ void bind_along(nb::module_& m) {
     m.def(
         "running_sum_step",
         [](const std::string& type, std::int64_t outer, std::int64_t n, std::int64_t inner, bool reverse) {
-            return for_type(type, [&](auto v) -> nb::object {
+            return for_number(type, [&](auto v) -> nb::object {
                 return capsule(
                     std::make_unique<RunningSumStep<decltype(v)>>(Along{outer, n, inner}, reverse));
             });
@@ -335,7 +229,7 @@ void bind_along(nb::module_& m) {
     m.def(
         "top_step",
         [](const std::string& type, std::int64_t rows, std::int64_t n, std::int64_t k, bool descending) {
-            return for_type(type, [&](auto v) -> nb::object {
+            return for_number(type, [&](auto v) -> nb::object {
                 return capsule(std::make_unique<TopStep<decltype(v)>>(rows, n, k, descending));
             });
         },
@@ -346,8 +240,6 @@ void bind_along(nb::module_& m) {
             return capsule(std::make_unique<OneHotStep>(item, count, depth));
         },
         arg("item"), arg("count"), arg("depth"));
-    m.def("take_step", &take_step, arg("start"), arg("front"), arg("front_strides"), arg("shape"),
-          arg("indices"), arg("steps"), arg("behind"), arg("behind_strides"), arg("block"));
 }
 
 }  // namespace mge
