@@ -20,23 +20,26 @@ from megengine.kernels.native import eager, empty_for_step, from_step, linear_ra
 from megengine.kernels.problem import Problem
 
 Constants = dict[int, np.ndarray]
-ADD, _REQUANTIZE, _QUANTIZE, _DEQUANTIZE, MULTIPLY, LARGER, SMALLER = range(7)  # the native enumeration
-_WEIGHTS = (1, 2, 3, 4)  # w, b, M, B of qconv2d and qlinear
+ADD, REQUANTIZE, _QUANTIZE, _DEQUANTIZE, MULTIPLY, LARGER, SMALLER = range(7)  # the native enumeration
+WEIGHTS = (1, 2, 3, 4)  # w, b, M, B of qconv2d and qlinear
 
 
-def _is_signed(dtype: DType) -> int:
-    return int(known_quantized(dtype).storage == np.int8)
+_STORAGES = ("uint8", "int8", "int16")  # the native code numbers them so, and float32 results 3
+
+
+def _storage(dtype: DType) -> int:
+    return _STORAGES.index(known_quantized(dtype).storage.name)
 
 
 def tensor_list(dtype: DType) -> list[int]:
-    return [known_quantized(dtype).zero_point, _is_signed(dtype)]
+    return [known_quantized(dtype).zero_point, _storage(dtype)]
 
 
 def clamp_list(dtype: Any, lo: int | None = None, hi: int | None = None) -> list[int]:
     if not isinstance(dtype, QuantizedDType):
-        return [0, 0, 0, 1]
+        return [0, 0, 0, len(_STORAGES)]
     z = dtype.zero_point
-    return [dtype.qmin - z if lo is None else lo, dtype.qmax - z if hi is None else hi, z, 0]
+    return [dtype.qmin - z if lo is None else lo, dtype.qmax - z if hi is None else hi, z, _storage(dtype)]
 
 
 def _source(spec: TensorSpec) -> list[int]:
@@ -88,7 +91,7 @@ def _conv_step(problem: Problem, constants: Constants, threads: int, *, depthwis
     return _product_step(problem, constants, threads, geometry, depthwise=depthwise)
 
 
-def _linear_step(problem: Problem, constants: Constants, threads: int) -> Any:
+def linear_step(problem: Problem, constants: Constants, threads: int) -> Any:
     x, w = problem.inputs[:2]
     source = [math.prod(x.shape[:-1]), 1, 1, x.shape[-1], *tensor_list(x.dtype)]
     geometry = (source, [1, 1, w.shape[0]], [1, 1, 1, 1, 0, 0, 1, 1, 1])
@@ -114,13 +117,17 @@ def _product_full(problem: Problem) -> str | None:
     return _product_usable(problem)
 
 
-def _depthwise_usable(problem: Problem) -> str | None:
+def not_depthwise(problem: Problem) -> str | None:
     w = problem.inputs[1].shape
     if w[1] != 1 or w[0] != problem.attrs.groups:
         return "not depthwise (one input and one output channel a group)"
     if problem.attrs.dtype == "float32" and len(problem.inputs) > 5:
         return "float32 output with a residual"
-    return _product_usable(problem)
+    return None
+
+
+def _depthwise_usable(problem: Problem) -> str | None:
+    return not_depthwise(problem) or _product_usable(problem)
 
 
 def _depthwise_full(problem: Problem) -> str | None:
@@ -147,7 +154,7 @@ def _elementwise(problem: Problem, kind: int, clamp: list[int], ra: float, rb: f
     )
 
 
-def _rescaled(kind: int, *factors: str) -> MakeStep:
+def rescaled(kind: int, *factors: str) -> MakeStep:
     """Steps with a clamp, whose factors are one or two attributes."""
 
     def make(problem: Problem, constants: Constants, threads: int) -> Any:
@@ -175,7 +182,7 @@ def _gate_step(problem: Problem, constants: Constants, threads: int) -> Any:
     )
 
 
-def _quantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
+def quantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
     dtype = problem.attrs.dtype
     return _elementwise(problem, _QUANTIZE, clamp_list(dtype), dtype.scale, 0.0, threads)
 
@@ -188,7 +195,7 @@ def quantize_planes_step(spec: TensorSpec, dtype: QuantizedDType, threads: int) 
     )
 
 
-def _dequantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
+def dequantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
     scale = known_quantized(problem.inputs[0].dtype).only_scale
     return _elementwise(problem, _DEQUANTIZE, [0, 0, 0, 0], scale, 0.0, threads)
 
@@ -201,7 +208,7 @@ def _table_step(problem: Problem, constants: Constants, threads: int) -> Any:
         inner = math.prod(x.shape[a] for a in order[order.index(axis % x.ndim) + 1 :])
     return _core.make_int8_lookup_step(
         tables=np.ascontiguousarray(constants[1]),
-        is_signed=bool(_is_signed(x.dtype)),
+        is_signed=_storage(x.dtype) == 1,
         size=math.prod(problem.outputs[0].shape),
         inner=inner,
         threads=threads,
@@ -292,7 +299,7 @@ def _run_quantize(problem: Problem, x: np.ndarray) -> np.ndarray:
     return from_step(out)
 
 
-_quantize_any = eager(_quantize_step)
+_quantize_any = eager(quantize_step)
 
 
 def fake_quant_observe(x: np.ndarray, dtype: QuantizedDType) -> tuple[np.ndarray, float, float]:
@@ -312,22 +319,22 @@ def _fake_quant_usable(problem: Problem) -> str | None:
     return usable_size(problem)
 
 
-_depthwise_step = functools.partial(_conv_step, depthwise=True)
-_dense_step = functools.partial(_conv_step, depthwise=False)
+depthwise_step = functools.partial(_conv_step, depthwise=True)
+dense_step = functools.partial(_conv_step, depthwise=False)
 
-int8_depthwise_full = step_kernel("int8_depthwise_full", _depthwise_step, _depthwise_full, packs=_WEIGHTS)
-int8_conv_full = step_kernel("int8_conv_full", _dense_step, _product_full, packs=_WEIGHTS)
-int8_depthwise = step_kernel("int8_depthwise", _depthwise_step, _depthwise_usable, packs=_WEIGHTS)
-int8_conv = step_kernel("int8_conv", _dense_step, _product_usable, packs=_WEIGHTS)
+int8_depthwise_full = step_kernel("int8_depthwise_full", depthwise_step, _depthwise_full, packs=WEIGHTS)
+int8_conv_full = step_kernel("int8_conv_full", dense_step, _product_full, packs=WEIGHTS)
+int8_depthwise = step_kernel("int8_depthwise", depthwise_step, _depthwise_usable, packs=WEIGHTS)
+int8_conv = step_kernel("int8_conv", dense_step, _product_usable, packs=WEIGHTS)
 int8_linear = step_kernel(
-    "int8_linear", _linear_step, lambda problem: linear_rank(problem) or _product_usable(problem), packs=_WEIGHTS
+    "int8_linear", linear_step, lambda problem: linear_rank(problem) or _product_usable(problem), packs=WEIGHTS
 )
-int8_add = step_kernel("int8_add", _rescaled(ADD, "ra", "rb"), _add_usable)
-int8_multiply = step_kernel("int8_multiply", _rescaled(MULTIPLY, "m"), _add_usable)
+int8_add = step_kernel("int8_add", rescaled(ADD, "ra", "rb"), _add_usable)
+int8_multiply = step_kernel("int8_multiply", rescaled(MULTIPLY, "m"), _add_usable)
 int8_gate = step_kernel("int8_gate", _gate_step, _gate_usable)
-int8_requantize = step_kernel("int8_requantize", _rescaled(_REQUANTIZE, "ratio"), to_eight_bits)
-int8_quantize = StepKernel("int8_quantize", _quantize_step, to_eight_bits, _run_quantize)
-int8_dequantize = step_kernel("int8_dequantize", _dequantize_step, from_eight_bits)
+int8_requantize = step_kernel("int8_requantize", rescaled(REQUANTIZE, "ratio"), to_eight_bits)
+int8_quantize = StepKernel("int8_quantize", quantize_step, to_eight_bits, _run_quantize)
+int8_dequantize = step_kernel("int8_dequantize", dequantize_step, from_eight_bits)
 int8_table = step_kernel("int8_table", _table_step, to_eight_bits, packs=(1,))
 int8_avg_pool2d = step_kernel("int8_avg_pool2d", _average_step, to_eight_bits)
 int8_mean = step_kernel("int8_mean", _mean_step, _mean_usable)

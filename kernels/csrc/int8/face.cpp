@@ -22,10 +22,12 @@ template <class T>
 using Array = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
 using AnyArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
-std::uint8_t flip_of(bool is_signed) { return is_signed ? 0x80 : 0; }
-int unsigned_zero(int zero_point, bool is_signed) { return zero_point + (is_signed ? 128 : 0); }
+// A storage type is 0 for u8, 1 for s8, 2 for s16.
+std::uint8_t flip_of(int storage) { return storage == 1 ? 0x80 : 0; }
+int unsigned_zero(int zero_point, int storage) { return zero_point + (storage == 1 ? 128 : 0); }
+bool is_wide(int storage) { return storage == 2; }
 
-// source: (n, h, w, c, zero point, signed), output: (oh, ow, o), window: (kh, kw, sh, sw, top, left, dh, dw,
+// source: (n, h, w, c, zero point, storage), output: (oh, ow, o), window: (kh, kw, sh, sw, top, left, dh, dw,
 // groups)
 ConvShape shape_of(const std::vector<int>& source, const std::vector<int>& output,
                    const std::vector<int>& window) {
@@ -33,6 +35,7 @@ ConvShape shape_of(const std::vector<int>& source, const std::vector<int>& outpu
     s.n = source.at(0), s.h = source.at(1), s.w = source.at(2), s.c = source.at(3);
     s.zero_point = unsigned_zero(source.at(4), source.at(5));
     s.flip = flip_of(source.at(5));
+    s.wide = is_wide(source.at(5));
     s.oh = output.at(0), s.ow = output.at(1), s.o = output.at(2);
     s.kh = window.at(0), s.kw = window.at(1), s.stride_h = window.at(2), s.stride_w = window.at(3);
     s.top = window.at(4), s.left = window.at(5), s.dilation_h = window.at(6), s.dilation_w = window.at(7);
@@ -40,15 +43,16 @@ ConvShape shape_of(const std::vector<int>& source, const std::vector<int>& outpu
     return s;
 }
 
-// clamp: (lo, hi, zero point, float output); residual: (zero point, signed) or None
+// clamp: (lo, hi, zero point, storage or 3 for float32); residual: (zero point, storage) or None
 Epilogue epilogue_of(const std::vector<int>& clamp, const std::optional<std::vector<int>>& residual,
                      float ratio) {
     Epilogue e;
     e.lo = static_cast<float>(clamp.at(0)), e.hi = static_cast<float>(clamp.at(1));
-    e.zero_point = clamp.at(2), e.to_float = clamp.at(3);
+    e.zero_point = clamp.at(2), e.to_float = clamp.at(3) == 3, e.wide = is_wide(clamp.at(3));
     if (residual) {
         e.res_zero = unsigned_zero(residual->at(0), residual->at(1));
         e.res_flip = flip_of(residual->at(1));
+        e.res_wide = is_wide(residual->at(1));
         e.ratio = ratio;
     }
     return e;
@@ -72,14 +76,18 @@ nb::capsule conv_step(const std::vector<int>& source, const std::vector<int>& ou
     return capsule(make_conv(o, w.data(), b.data(), m.data(), bias.data()));
 }
 
-// a, r: (zero point, signed); r is None for operations on one tensor
+// a, r: (zero point, storage); r is None for operations on one tensor
 Elementwise elementwise_of(std::size_t size, const std::vector<int>& a,
                            const std::optional<std::vector<int>>& r, const std::vector<int>& clamp, float ra,
                            float rb) {
     Elementwise e;
     e.size = size;
     e.a_flip = flip_of(a.at(1)), e.a_zero = unsigned_zero(a.at(0), a.at(1));
-    if (r) e.r_flip = flip_of(r->at(1)), e.r_zero = unsigned_zero(r->at(0), r->at(1));
+    e.a_wide = is_wide(a.at(1)), e.y_wide = is_wide(clamp.at(3));
+    if (r) {
+        e.r_flip = flip_of(r->at(1)), e.r_zero = unsigned_zero(r->at(0), r->at(1));
+        e.r_wide = is_wide(r->at(1));
+    }
     e.a_ratio = ra, e.r_ratio = rb;
     e.lo = static_cast<float>(clamp.at(0)), e.hi = static_cast<float>(clamp.at(1)),
     e.zero_point = clamp.at(2);
@@ -103,7 +111,7 @@ nb::capsule broadcast_step(int kind, const Lengths& shape, const std::vector<Len
                                   Nest(shape, strides), threads));
 }
 
-// shape: (rows, depth, cols, a turned, b turned); a, b: (zero point, signed); places: where each pair begins
+// shape: (rows, depth, cols, a turned, b turned); a, b: (zero point, storage); places: where each pair begins
 nb::capsule product_step(const std::vector<int>& shape, const std::vector<int>& a, const std::vector<int>& b,
                          Lengths a_places, Lengths b_places, float m, const std::vector<int>& clamp,
                          int threads) {

@@ -1,6 +1,8 @@
-// Exact 8-bit integer kernels: their arguments, and one table of entry points per instruction set.
+// Exact kernels of 8-bit integers, and of 16-bit ones beside 8-bit weights: their arguments, and one table of
+// entry points per instruction set.
 // The arithmetic is docs/integer-arithmetic.md. Activations are dense NHWC. A signed source is read with its
-// top bit flipped, which turns it into u8 with a zero point larger by 128 (`flip` is 0x80 then, else 0).
+// top bit flipped, which turns it into u8 with a zero point larger by 128 (`flip` is 0x80 then, else 0). Wide
+// tensors are s16 with a zero point of 0; sums with them fit int32.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,11 +17,13 @@ struct Epilogue {
     float lo = 0, hi = 0;
     std::int32_t zero_point = 0;
     bool to_float = false;  // float32 output: neither clamp nor rounding
+    bool wide = false;      // s16 output
     // The clamp is the range of u8 (1) or s8 (2) and no value leaves int32: saturating packs are enough.
     int saturate = 0;
     // residual: same layout as the output
     std::int32_t res_zero = 0;  // zero point in the u8 domain
     std::uint8_t res_flip = 0;
+    bool res_wide = false;
     float ratio = 0;
 };
 
@@ -29,6 +33,7 @@ struct ConvShape {
     int kh, kw, stride_h, stride_w, top, left, dilation_h, dilation_w, groups;
     int zero_point;     // of the source, in the u8 domain
     std::uint8_t flip;  // 0x80 for a signed source
+    bool wide;          // an s16 source
     int group_inputs() const { return c / groups; }
     int group_outputs() const { return o / groups; }
     int taps() const { return kh * kw; }
@@ -59,6 +64,7 @@ struct Elementwise {
     void* y = nullptr;
     std::size_t size = 0;
     std::uint8_t a_flip = 0, r_flip = 0;
+    bool a_wide = false, r_wide = false, y_wide = false;
     std::int32_t a_zero = 0, r_zero = 0;  // in the u8 domain
     float a_ratio = 0, r_ratio = 0, lo = 0, hi = 0;
     std::int32_t zero_point = 0;
@@ -151,22 +157,23 @@ struct BlendEnd {
     std::int32_t lo = 0, hi = 0, zero_point = 0;
 };
 
-struct Table {
-    int lanes;     // 32-bit lanes of a vector
-    int block;     // output channels of a full tile
-    int unit;      // source elements in a lane of packed weights: 4 (u8) or 2 (s16)
-    int dw_block;  // channels of a depthwise block
+// One kind of convolution. Channel arrays have the channel `order(p)` at position p, and whole blocks.
+struct ConvKernels {
+    int block;  // channels: of a full tile, or of a depthwise block
+    int unit;   // source elements in a lane of packed weights: 4 (u8) or 2 (s16)
     // sizes in int32 elements / bytes
-    std::size_t (*conv_weight_size)(const ConvShape&);
-    void (*conv_pack)(const ConvShape&, const std::int8_t* w, std::int32_t* out);
-    std::size_t (*conv_scratch)(const ConvShape&);
-    void (*conv)(const ConvArgs&);
-    // depthwise: `order` gives the channel of each position of the channel arrays
-    std::size_t (*dw_weight_size)(const ConvShape&);
-    void (*dw_pack)(const ConvShape&, const std::int8_t* w, std::int32_t* out);
-    int (*dw_order)(int position);
-    std::size_t (*dw_scratch)(const ConvShape&);
-    void (*depthwise)(const ConvArgs&);
+    std::size_t (*weight_size)(const ConvShape&);
+    void (*pack)(const ConvShape&, const std::int8_t* w, std::int32_t* out);
+    std::size_t (*scratch)(const ConvShape&);
+    void (*run)(const ConvArgs&);
+    int (*order)(int position);  // depthwise
+};
+
+struct Table {
+    int lanes;  // 32-bit lanes of a vector
+    ConvKernels conv, depthwise;
+    ConvKernels wide_conv;                 // of wide sources
+    ConvKernels wide_depthwise;            // of a source, residual or output that is wide
     void (*add)(const Elementwise&);       // r may be null: requantize
     void (*multiply)(const Elementwise&);  // a_ratio: the multiplier
     void (*larger)(const Elementwise&);

@@ -15,6 +15,7 @@ inline vi addi(vi a, vi b) { return _mm512_add_epi32(a, b); }
 inline vi subi(vi a, vi b) { return _mm512_sub_epi32(a, b); }
 inline vi xori(vi a, vi b) { return _mm512_xor_si512(a, b); }
 inline vi ori(vi a, vi b) { return _mm512_or_si512(a, b); }
+inline vi andi(vi a, vi b) { return _mm512_and_si512(a, b); }
 inline vi high(vi a) { return _mm512_slli_epi32(a, 16); }
 inline vi madd(vi a, vi b) { return _mm512_madd_epi16(a, b); }
 inline vf cvt(vi a) { return _mm512_cvtepi32_ps(a); }
@@ -32,6 +33,18 @@ inline vi widen(const std::uint8_t* p) {
 }
 inline void narrow(std::uint8_t* p, vi v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+}
+inline vi widen(const std::int16_t* p) {
+    return _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline void narrow(std::int16_t* p, vi v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(v));
+}
+inline vi widen_n(const std::int16_t* p, int n) {
+    return _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << n) - 1), p));
+}
+inline void narrow_n(std::int16_t* p, vi v, int n) {
+    _mm256_mask_storeu_epi16(p, static_cast<__mmask16>((1u << n) - 1), _mm512_cvtepi32_epi16(v));
 }
 inline vi widen_n(const std::uint8_t* p, int n) {
     return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(static_cast<__mmask16>((1u << n) - 1), p));
@@ -60,6 +73,7 @@ inline vi addi(vi a, vi b) { return _mm256_add_epi32(a, b); }
 inline vi subi(vi a, vi b) { return _mm256_sub_epi32(a, b); }
 inline vi xori(vi a, vi b) { return _mm256_xor_si256(a, b); }
 inline vi ori(vi a, vi b) { return _mm256_or_si256(a, b); }
+inline vi andi(vi a, vi b) { return _mm256_and_si256(a, b); }
 inline vi high(vi a) { return _mm256_slli_epi32(a, 16); }
 inline vi madd(vi a, vi b) { return _mm256_madd_epi16(a, b); }
 inline vf cvt(vi a) { return _mm256_cvtepi32_ps(a); }
@@ -79,6 +93,13 @@ inline void narrow(std::uint8_t* p, vi v) {
     const __m256i low = _mm256_and_si256(v, _mm256_set1_epi32(255));
     const __m128i both = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(both, both));
+}
+inline vi widen(const std::int16_t* p) {
+    return _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline void narrow(std::int16_t* p, vi v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)));
 }
 // Words: twice kLanes s16 in a vector.
 #define MGE_INT8_WORDS
@@ -120,6 +141,7 @@ inline vi addi(vi a, vi b) { return _mm_add_epi32(a, b); }
 inline vi subi(vi a, vi b) { return _mm_sub_epi32(a, b); }
 inline vi xori(vi a, vi b) { return _mm_xor_si128(a, b); }
 inline vi ori(vi a, vi b) { return _mm_or_si128(a, b); }
+inline vi andi(vi a, vi b) { return _mm_and_si128(a, b); }
 inline vi high(vi a) { return _mm_slli_epi32(a, 16); }
 inline vi madd(vi a, vi b) { return _mm_madd_epi16(a, b); }
 inline vf cvt(vi a) { return _mm_cvtepi32_ps(a); }
@@ -142,6 +164,12 @@ inline void narrow(std::uint8_t* p, vi v) {
     const __m128i both = _mm_packus_epi32(low, low);
     const std::int32_t four = _mm_cvtsi128_si32(_mm_packus_epi16(both, both));
     std::memcpy(p, &four, 4);
+}
+inline vi widen(const std::int16_t* p) {
+    return _mm_cvtepi16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+inline void narrow(std::int16_t* p, vi v) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi32(v, v));
 }
 #define MGE_INT8_WORDS
 inline vi words(const std::uint8_t* p) {
@@ -207,6 +235,9 @@ inline vi xori(vi a, vi b) {
 inline vi ori(vi a, vi b) {
     return lanes<vi>([&](int i) { return a.v[i] | b.v[i]; });
 }
+inline vi andi(vi a, vi b) {
+    return lanes<vi>([&](int i) { return a.v[i] & b.v[i]; });
+}
 inline vi high(vi a) {
     return lanes<vi>(
         [&](int i) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(a.v[i]) << 16); });
@@ -251,16 +282,24 @@ inline vi widen(const std::uint8_t* p) {
 inline void narrow(std::uint8_t* p, vi v) {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::uint8_t>(v.v[i]);
 }
+inline vi widen(const std::int16_t* p) {
+    return lanes<vi>([=](int i) { return static_cast<std::int32_t>(p[i]); });
+}
+inline void narrow(std::int16_t* p, vi v) {
+    for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::int16_t>(v.v[i]);
+}
 #endif
-inline vi widen_n(const std::uint8_t* p, int n) {
-    std::uint8_t part[kLanes] = {};
-    std::memcpy(part, p, static_cast<std::size_t>(n));
+template <class T>
+inline vi widen_n(const T* p, int n) {
+    T part[kLanes] = {};
+    std::memcpy(part, p, static_cast<std::size_t>(n) * sizeof(T));
     return widen(part);
 }
-inline void narrow_n(std::uint8_t* p, vi v, int n) {
-    std::uint8_t part[kLanes];
+template <class T>
+inline void narrow_n(T* p, vi v, int n) {
+    T part[kLanes];
     narrow(part, v);
-    std::memcpy(p, part, static_cast<std::size_t>(n));
+    std::memcpy(p, part, static_cast<std::size_t>(n) * sizeof(T));
 }
 inline void storef_n(float* p, vf v, int n) {
     float part[kLanes];
@@ -274,17 +313,33 @@ inline vf loadf_n(const float* p, int n) {
 }
 #endif
 
+// Adds the products of the elements of each lane. Products and sums of two s16 fit int32: nothing saturates.
+inline vi dot(vi acc, vi a, vi w, std::int16_t) {
 #if defined(__AVX512VNNI__)
-constexpr int kUnit = 4;  // u8 elements in a lane
-using Element = std::uint8_t;
-inline vi dot(vi acc, vi a, vi w) { return _mm512_dpbusd_epi32(acc, a, w); }
+    return _mm512_dpwssd_epi32(acc, a, w);
 #else
-constexpr int kUnit = 2;  // s16 elements in a lane: products and sums of two fit int32, nothing saturates
-using Element = std::int16_t;
-inline vi dot(vi acc, vi a, vi w) { return addi(acc, madd(a, w)); }
+    return addi(acc, madd(a, w));
 #endif
+}
+#if defined(__AVX512VNNI__)
+inline vi dot(vi acc, vi a, vi w, std::uint8_t) { return _mm512_dpbusd_epi32(acc, a, w); }
+using Element = std::uint8_t;
+#else
+using Element = std::int16_t;
+#endif
+constexpr int kUnit = 4 / sizeof(Element);  // elements in a lane
 
 // The clamp: max first, so that NaN becomes lo.
 inline vi finish(vf t, vf lo, vf hi, vi zero_point) {
     return addi(round_even(minf(maxf(t, lo), hi)), zero_point);
+}
+
+// A vector of bytes or words as they are stored, `left` of which are there.
+template <class T>
+inline vi read(const T* p, int left) {
+    return left >= kLanes ? widen(p) : widen_n(p, left);
+}
+template <class T>
+inline void write(T* p, int left, vi v) {
+    left >= kLanes ? narrow(p, v) : narrow_n(p, v, left);
 }

@@ -25,20 +25,18 @@ class ConvStep final : public Step {
   public:
     ConvStep(const ConvOptions& o, const std::int8_t* w, const std::int32_t* b, const float* m,
              const float* bias)
-        : table_(active_table()),
-          options_(o),
-          weights_(o.depthwise ? table_.dw_weight_size(o.shape) : table_.conv_weight_size(o.shape)) {
+        : kernels_(kernels_of(o)), options_(o), weights_(kernels_.weight_size(o.shape)) {
         const ConvShape& s = options_.shape;
-        (o.depthwise ? table_.dw_pack : table_.conv_pack)(s, w, weights_.data());
-        const int outputs = s.group_outputs(),
-                  padded = (outputs + table_.lanes - 1) / table_.lanes * table_.lanes;
-        const int blocks = (s.c + table_.dw_block - 1) / table_.dw_block * table_.dw_block;
+        kernels_.pack(s, w, weights_.data());
+        const int outputs = s.group_outputs(), lanes = active_table().lanes,
+                  padded = (outputs + lanes - 1) / lanes * lanes;
+        const int blocks = (s.c + kernels_.block - 1) / kernels_.block * kernels_.block;
         const int size = o.depthwise ? blocks : padded * s.groups;
         channels_.b.assign(size + 64, 0);
         channels_.m.assign(size + 64, 0);
         channels_.bias.assign(size + 64, 0);
         for (int p = 0; p < size; ++p) {
-            const int c = o.depthwise ? table_.dw_order(p) : p / padded * outputs + p % padded;
+            const int c = o.depthwise ? kernels_.order(p) : p / padded * outputs + p % padded;
             if (o.depthwise ? c >= s.c : p % padded >= outputs) continue;
             channels_.b[p] = b[c] - compensation(w, c);
             channels_.m[p] = m[c];
@@ -52,9 +50,7 @@ class ConvStep final : public Step {
     }
 
     int parts() const override { return parts_; }
-    std::size_t scratch_bytes() const override {
-        return aligned((options_.depthwise ? table_.dw_scratch : table_.conv_scratch)(options_.shape)) + 64;
-    }
+    std::size_t scratch_bytes() const override { return aligned(kernels_.scratch(options_.shape)) + 64; }
 
     void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
         ConvArgs a;
@@ -66,15 +62,22 @@ class ConvStep final : public Step {
         a.y = bytes(buffers[options_.residual ? 2 : 1]);
         a.scratch = scratch;
         a.rows = by_lanes_ ? Range{0, rows_} : share(rows_, part, parts_, grain_);
-        a.lanes = by_lanes_ ? share(a.s.group_outputs(), part, parts_, table_.block)
+        a.lanes = by_lanes_ ? share(a.s.group_outputs(), part, parts_, kernels_.block)
                             : Range{0, a.s.group_outputs()};
-        (options_.depthwise ? table_.depthwise : table_.conv)(a);
+        kernels_.run(a);
     }
 
   private:
+    static const ConvKernels& kernels_of(const ConvOptions& o) {
+        const Table& t = active_table();
+        const bool wide = o.shape.wide || o.epilogue.wide || (o.residual && o.epilogue.res_wide);
+        if (o.depthwise) return wide ? t.wide_depthwise : t.depthwise;
+        return o.shape.wide ? t.wide_conv : t.conv;
+    }
+
     // Kernels that sum x * w with the zero point still in x correct the integer bias for it.
     std::int32_t compensation(const std::int8_t* w, int channel) const {
-        if (!options_.depthwise && table_.unit == 2) return 0;
+        if (!options_.depthwise && kernels_.unit == 2) return 0;
         const int depth = options_.shape.depth();
         std::int32_t sum = 0;
         for (int k = 0; k < depth; ++k) sum += w[static_cast<std::size_t>(channel) * depth + k];
@@ -86,12 +89,12 @@ class ConvStep final : public Step {
         rows_ = options_.depthwise ? s.n * s.oh : s.n * s.oh * s.ow;
         grain_ = options_.depthwise ? 2 : 24;
         parts_ = usable_parts(rows_, grain_, options_.threads);
-        const int lane_parts = usable_parts(s.group_outputs(), table_.block, options_.threads);
+        const int lane_parts = usable_parts(s.group_outputs(), kernels_.block, options_.threads);
         by_lanes_ = !options_.depthwise && lane_parts > parts_;
         if (by_lanes_) parts_ = lane_parts;
     }
 
-    const Table& table_;
+    const ConvKernels& kernels_;
     ConvOptions options_;
     Packed weights_;
     Channels channels_;
@@ -126,17 +129,20 @@ class ElementwiseStep final : public Step {
     void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
         Elementwise e = e_;
         const Range range = share(static_cast<int>(e.size), part, parts_, 4096);
-        const std::size_t in = kind_ == Elementary::kQuantize ? 4 : 1,
-                          out = kind_ == Elementary::kDequantize ? 4 : 1;
-        const bool two = kind_ != Elementary::kRequantize && in == 1 && out == 1;
+        const std::size_t in = kind_ == Elementary::kQuantize ? 4 : bytes_of(e.a_wide),
+                          out = kind_ == Elementary::kDequantize ? 4 : bytes_of(e.y_wide);
+        const bool two = kind_ != Elementary::kRequantize && kind_ != Elementary::kQuantize &&
+                         kind_ != Elementary::kDequantize;
         e.a = buffers[0] + range.begin * in;
-        e.r = two ? buffers[1] + range.begin : nullptr;
+        e.r = two ? buffers[1] + range.begin * bytes_of(e.r_wide) : nullptr;
         e.y = buffers[two ? 2 : 1] + range.begin * out;
         e.size = static_cast<std::size_t>(range.end - range.begin);
         entry_of(kind_, table_)(e);
     }
 
   private:
+    static std::size_t bytes_of(bool wide) { return wide ? 2 : 1; }
+
     Elementary kind_;
     Elementwise e_;
     const Table& table_;
