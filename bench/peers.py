@@ -11,6 +11,8 @@ import numpy as np
 
 Run = Callable[[np.ndarray], np.ndarray]
 DROP = 0.01  # of agreement with the float network, that NNCF's accuracy control allows (its default)
+RANKED = 25  # samples by which it ranks the layers: one run over them for each group of quantizers
+TAKEN_BACK = 20  # groups that it takes back to float at most, each with a run over all samples
 SUMS = ("Convolution", "GroupConvolution", "MatMul")  # of OpenVINO
 
 
@@ -71,7 +73,8 @@ def openvino_run(network: Any) -> Run:
 def nncf_int8(source: Path, data: Sequence[np.ndarray], *, accuracy_aware: bool = False) -> Any:
     """Quantize a float file with NNCF.
 
-    Accuracy-aware takes layers back to float until the agreement with the float network on the same data is kept.
+    Accuracy-aware takes layers back to float until the agreement with the float network on the same data is kept, or
+    `TAKEN_BACK` are in float.
     """
     import nncf
     import openvino
@@ -87,8 +90,15 @@ def nncf_int8(source: Path, data: Sequence[np.ndarray], *, accuracy_aware: bool 
         same = [float(compiled([x])[0].argmax() == exact[x.tobytes()]) for x in inputs]
         return float(np.mean(same)), same
 
+    limits = nncf.AdvancedAccuracyRestorerParameters(max_num_iterations=TAKEN_BACK, ranking_subset_size=RANKED)
     return nncf.quantize_with_accuracy_control(
-        network, samples, samples, agreement, max_drop=DROP, subset_size=len(data)
+        network,
+        samples,
+        samples,
+        agreement,
+        max_drop=DROP,
+        subset_size=len(data),
+        advanced_accuracy_restorer_parameters=limits,
     )
 
 

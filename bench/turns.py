@@ -20,14 +20,21 @@ def pin_to_one_core() -> None:
 
 
 def in_turns(
-    calls: dict[str, Callable[[], object]], rounds: int, *, unmeasured: int = 2
+    calls: dict[str, Callable[[], object]], rounds: int, *, unmeasured: int = 2, rest: float = 0.0
 ) -> dict[str, list[tuple[float, float]]]:
     """Milliseconds and CPU milliseconds of each round's call of each; the first rounds, which fill caches, are not
     measured.
+
+    With a `rest`, which calls with several threads need, a turn begins with so many seconds in which the threads of the
+    one before stop waiting for work on the cores, and with two calls that are not measured.
     """
     times: dict[str, list[tuple[float, float]]] = {label: [] for label in calls}
     for i in range(rounds + unmeasured):
         for label, call in calls.items():
+            if rest:
+                time.sleep(rest)
+                call()
+                call()
             begin = time.perf_counter(), time.process_time()
             call()
             if i >= unmeasured:

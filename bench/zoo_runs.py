@@ -232,7 +232,7 @@ def run(name: str, precisions: list[str], batch: int, threads: int, rounds: int,
                 else:
                     calls[label] = call
         say(begin="the measurement")
-        for label, times in in_turns(calls, rounds).items():
+        for label, times in in_turns(calls, rounds, rest=0.1 if threads > 1 else 0.0).items():
             wall, cpu = zip(*times, strict=True)
             found = {"ms": statistics.median(wall), "cpu_ms": statistics.median(cpu)}
             say(runner=label, **{key: round(value, 4) for key, value in found.items()}, rounds=len(times))

@@ -30,12 +30,12 @@ square = mge.tensor(rng.standard_normal((400, 400)).astype(np.float32))
 compiled = plan.compile(trace_module(net, x), threads=2)
 
 
-class Sine(M.Module):
+class Inverse(M.Module):
     def forward(self, x: mge.Tensor) -> mge.Tensor:
-        return net(F.sin(x))  # without a native kernel
+        return net(F.matinv(x))  # without a native kernel
 
 
-with_python_steps = plan.compile(trace_module(Sine(), x))
+with_python_steps = plan.compile(trace_module(Inverse(), x))
 
 
 def loader() -> None:

@@ -45,6 +45,17 @@ void await_change(const std::atomic<int>& value, int old) {
     value.wait(old, std::memory_order_acquire);
 }
 
+// Moves this thread from a core, if it is there and may run on others: a thread that is woken may be put
+// beside the one that woke it, and several calls pass before the system parts them.
+void leave(int cpu) {
+    cpu_set_t all;
+    if (cpu < 0 || sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all) != 0) return;
+    cpu_set_t others = all;
+    CPU_CLR(cpu, &others);
+    if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
+        sched_setaffinity(0, sizeof all, &all);
+}
+
 }  // namespace
 
 // What a caller and the workers that it borrowed share, from its first step to its last.
@@ -60,6 +71,7 @@ struct Round {
     std::atomic<int> step{0};  // changes with each step; workers wait for it
     std::atomic<bool> over{false};
     std::vector<struct Worker*> workers;
+    const int cpu = sched_getcpu();  // of the caller
 
     void begin(int count, const Job& work) {
         parts.store(count, std::memory_order_relaxed);
@@ -128,7 +140,9 @@ struct Worker {
                 mine = std::move(round);
                 number = member;
             }
-            if (mine) mine->serve(number);
+            if (!mine) continue;
+            leave(mine->cpu);
+            mine->serve(number);
         }
     }
 };
