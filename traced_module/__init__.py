@@ -30,6 +30,7 @@ from megengine.traced_module.ir.graph import InternalGraph as InternalGraph
 from megengine.traced_module.ir.node import ModuleNode as ModuleNode
 from megengine.traced_module.ir.node import Node as Node
 from megengine.traced_module.ir.node import TensorNode as TensorNode
+from megengine.traced_module.opening import open_batch as open_batch
 from megengine.traced_module.passes import optimize as optimize
 from megengine.traced_module.profiling import profile as profile
 from megengine.traced_module.pytree import register_supported_type as register_supported_type

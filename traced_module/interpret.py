@@ -36,13 +36,20 @@ def check_inputs(graph: InternalGraph, inputs: Sequence[Any]) -> list[Tensor]:
     is_open = has_open_axes(graph)
     for node, x in zip(wanted, tensors, strict=True):
         if not is_open and x.spec.shape != node.spec.shape:
-            raise ShapeError(f"input {node.name!r} of graph {graph.name!r} has shape {x.shape}; expected {node.shape}")
+            what = f"input {node.name!r} of graph {graph.name!r} has shape {x.shape}; expected {node.shape}"
+            remedy = "; open_batch gives a network for any batch" if x.shape[1:] == node.shape[1:] else ""
+            raise ShapeError(what + remedy)
         if x.dtype != node.dtype:
             raise DTypeError(f"input {node.name!r} of graph {graph.name!r} is {x.dtype}; expected {node.dtype}")
     return tensors
 
 
 _NARROWED = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.float64): np.dtype(np.float32)}
+
+
+def as_tensors(arrays: Iterable[np.ndarray], graph: InternalGraph) -> list[Tensor]:
+    """Arrays, as values are stored, as tensors of the inputs' own dtypes."""
+    return [Tensor._wrap(a, node.spec.dtype) for a, node in zip(arrays, graph.inputs, strict=True)]
 
 
 def _as_input(node: TensorNode, x: Any) -> Tensor:

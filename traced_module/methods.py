@@ -9,7 +9,7 @@ from megengine.traced_module.editing.edit_log import log_of
 from megengine.traced_module.editing.edit_records import Recorder
 from megengine.traced_module.editing.inferring import retry
 from megengine.traced_module.editing.inserting import Insertion
-from megengine.traced_module.formats.pickling import pieces, rebuilt
+from megengine.traced_module.formats.pickling import pieces, rebuilt, reduced
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.ir.copying import cloned
 from megengine.traced_module.ir.lint import check
@@ -49,6 +49,7 @@ hand_in(
         notebook_html=notebook_html,
         notebook_svg=notebook_svg,
         recorder=Recorder,
+        reduced=reduced,
         retry=retry,
         to_graphviz=to_graphviz,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,26 @@ def resolve_shape(op: str, size: int, shape: Sequence[int]) -> tuple[int, ...]:
     return shape
 
 
+def reshaped(attrs: Mapping[str, Any], old: tuple[int, ...], new: tuple[int, ...]) -> dict[str, Any]:
+    """Let the shape for `reshape` follow where one length of its input changed; as stated where no axis is found.
+
+    An axis of `old` that holds that length, alone or as its outer or inner factor, has the elements that belong to it
+    `step` numbers apart; the axis of the stated shape with that distance holds it too.
+    """
+    lengths = resolve_shape("reshape", math.prod(old), attrs["shape"])
+    changed = [k for k, (m, n) in enumerate(zip(old, new, strict=True)) if m != n]
+    if len(changed) != 1 or not math.prod(old):
+        return {"shape": lengths}
+    (k,) = changed
+    inner = math.prod(old[k + 1 :])
+    for step, outer in ((inner * old[k], True), (inner, False)):
+        for j, length in enumerate(lengths):
+            below = math.prod(lengths[j + 1 :])
+            if below * (length if outer else 1) == step and (length * new[k]) % old[k] == 0:
+                return {"shape": (*lengths[:j], length * new[k] // old[k], *lengths[j + 1 :])}
+    return {"shape": lengths}
+
+
 define(
     "reshape",
     lambda x, *, shape: TensorSpec(resolve_shape("reshape", x.size, shape), x.dtype, x.device),
@@ -91,6 +111,7 @@ define(
     by_type=True,
     keeps=lambda shape, attrs: tuple(attrs["shape"]) == shape,
     keeps_order=True,
+    follow=reshaped,
 )
 
 
@@ -236,6 +257,12 @@ def _broadcast(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
+def _broadcast_follows(attrs: Mapping[str, Any], old: tuple[int, ...], new: tuple[int, ...]) -> dict[str, Any]:
+    skipped = len(attrs["shape"]) - len(old)
+    ends = [n if m == s else s for m, n, s in zip(old, new, attrs["shape"][skipped:], strict=True)]
+    return {"shape": (*attrs["shape"][:skipped], *ends)}
+
+
 define(
     "broadcast_to",
     _broadcast_infer,
@@ -248,6 +275,7 @@ define(
     keeps=lambda shape, attrs: tuple(attrs["shape"]) == shape,
     quant=MOVES_INTEGERS,
     lift=lambda attrs: {"shape": (1, *attrs["shape"])},
+    follow=_broadcast_follows,
 )
 
 

@@ -41,6 +41,11 @@ def _slice_keeps(shape: tuple[int, ...], attrs: Any) -> bool:
     return all(slice_bounds(s.start, s.stop, s.step, n) == (0, n, 1) for s, n in parts)
 
 
+def _slice_follows(attrs: Mapping[str, Any], old: tuple[int, ...], new: tuple[int, ...]) -> dict[str, Any]:
+    """Whole axes stay whole."""
+    return {"stops": tuple([n if stop == m else stop for m, n, stop in zip(old, new, attrs["stops"], strict=True)])}
+
+
 define(
     "slice",
     _slice_infer,
@@ -56,6 +61,7 @@ define(
     by_type=True,
     keeps=_slice_keeps,
     lift=lambda attrs: {name: (new, *attrs[name]) for name, new in (("starts", None), ("stops", None), ("steps", 1))},
+    follow=_slice_follows,
 )
 
 

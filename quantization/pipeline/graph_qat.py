@@ -25,7 +25,6 @@ from megengine.quantization.pipeline.integerize import with_integers
 from megengine.quantization.pipeline.layer_regions import layer_regions
 from megengine.quantization.pipeline.match import is_bias
 from megengine.quantization.pipeline.materialize import materialize
-from megengine.quantization.pipeline.open_batch import lowered
 from megengine.quantization.pipeline.spec import Plain
 from megengine.quantization.pipeline.straight_through import Slope
 from megengine.quantization.pipeline.trained_norms import norms_of, with_norms
@@ -39,6 +38,7 @@ from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.primitives import assign
 from megengine.traced_module.ir.queries import applied
+from megengine.traced_module.opening import lowered
 from megengine.traced_module.passes.retyping import widen
 
 TRAINING = QuantConfig(activations=RangeMethod("ema"), bias_correction=False)

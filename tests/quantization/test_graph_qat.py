@@ -338,18 +338,22 @@ def test_the_example_of_the_documentation(tmp_path, monkeypatch):
 
 
 class CountsItsSamples(Module):
-    def __init__(self):
+    def __init__(self, mixes):
         super().__init__()
+        self.mixes = mixes
         self.conv, self.head = Conv2d(3, 4, 3), Linear(4 * 36, 3)
 
     def forward(self, x):
-        return self.head(F.relu(self.conv(x)).reshape(2, -1))
+        y = self.head(F.relu(self.conv(x)).reshape(2, -1))
+        return y * F.sigmoid(y.mean(axis=0, keepdims=True)) if self.mixes else y
 
 
-def test_a_network_for_one_number_of_samples_is_trained_with_it():
+@pytest.mark.parametrize("mixes", [False, True])
+def test_a_network_for_one_number_of_samples(mixes):
+    """It is opened for any number, unless its samples depend on each other."""
     x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
-    module = graph_qat.prepare_qat(CountsItsSamples(), Tensor(x), calibration=[x])
-    assert module.batch_size == 2
+    module = graph_qat.prepare_qat(CountsItsSamples(mixes), Tensor(x), calibration=[x])
+    assert module.batch_size == (2 if mixes else None)
     check_exact(module, Tensor(x))
 
 

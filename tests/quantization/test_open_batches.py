@@ -5,9 +5,11 @@ import pytest
 from onnx import helper
 
 from megengine.convert.onnx import load
+from megengine.core.errors import CalibrationError
 from megengine.quantization import QuantConfig, collect, quantize_model, requantize
-from megengine.quantization.ranges import RangeMethod, rows, takes_rows
+from megengine.quantization.ranges import RangeMethod, takes_rows
 from megengine.tensor import tensor
+from megengine.traced_module.opening import rows
 from tests.convert.test_onnx_open_sizes import SAME, model, node, weight
 
 ROWS = (
@@ -19,6 +21,8 @@ BATCHES = {
     "one batch": [ROWS],
     "batches": [ROWS[:5], ROWS[5:6], ROWS[6:]],
     "backwards": [ROWS[::-1].copy()],
+    "a mapping": {"label": np.arange(12), "x": ROWS},
+    "mappings": [{"x": row[None], "label": 3} for row in ROWS],
 }
 
 
@@ -60,6 +64,11 @@ def test_statistics_are_of_rows(workers, tmp_path):
     assert len({_bytes(one, tmp_path, "net.stats") for one in found.values()}) == 1
     highest = next(one for one in found["rows"].edges.values() if one.name == "x").samples.last()
     np.testing.assert_array_equal(np.sort(highest[:, 1]), np.sort(ROWS.reshape(12, -1).max(1)))
+
+
+def test_a_mapping_without_an_input():
+    with pytest.raises(CalibrationError, match="data: batch 1 has no value for x; expected the names x, got y"):
+        collect(_pictures(), [{"x": ROWS}, {"y": ROWS}])
 
 
 def test_a_network_is_tried_once(monkeypatch):

@@ -39,6 +39,8 @@ def test_every_net_and_its_forms(name, copied):
 def test_graphs_of_ops():
     ops = lower(traced("res_plain"))
     same(ops, pickled(ops), [tensor(x) for x in inputs_of("res_plain")])
+    for made in (pickled(ops.graph), copy.deepcopy(ops.graph)):
+        assert repr(made) == repr(ops.graph) and not diff(made, ops.graph)
 
 
 class Shared(M.Module):

@@ -132,7 +132,11 @@ def set_signature(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str
     dropped = [n for n in graph.inputs if n not in inputs and n not in head]
     for node in dropped:
         if node.users:
-            raise GraphError(f"reset_inputs: {node.name!r} is still used; replace it first, with transaction()")
+            raise GraphError(
+                f"reset_inputs: {node.name!r} is still used; in `with graph.transaction():` make the new input "
+                f"(add_input_node), let it replace {node.name!r} (replace_node), then call "
+                "traced_module.editing.extracting.drop_unused_inputs(graph)"
+            )
     for node in dropped:
         assert isinstance(node.expr, Input)
         unlink(graph, node.expr)

@@ -70,6 +70,15 @@ def rebuilt(states: list[Any], graphs: list[Any]) -> TracedModule:
     return modules[0]
 
 
+def reduced(graph: InternalGraph) -> tuple[Any, tuple[Any, ...]]:
+    """How `pickle` and `copy.deepcopy` make a graph of ops again: as the graph of a module of its own."""
+    return _graph_of, (TracedModule.from_graph(graph),)
+
+
+def _graph_of(module: TracedModule) -> InternalGraph:
+    return module.graph
+
+
 def _state(module: TracedModule) -> dict[str, Any]:
     return object.__getattribute__(module, "__dict__")
 

@@ -186,6 +186,10 @@ class InternalGraph:
         """Check ownership, order, uses both ways, names, shapes and dtypes. Raises GraphError at the first fault."""
         methods.lint(self)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """What `pickle` and `copy.deepcopy` take of a graph of ops: all but the history of edits."""
+        return super().__reduce_ex__(protocol) if self.of_calls else methods.reduced(self)
+
     def __repr__(self) -> str:
         head = f"{one_line(self.name)}.Graph ({', '.join(n.name for n in self._inputs)}) {{"
         body = [f"\t{e!r}" for e in self._exprs]

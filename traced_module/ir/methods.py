@@ -45,6 +45,7 @@ class Methods:
     notebook_html: Callable[[Sequence[Any]], str | None]
     notebook_svg: Callable[[Sequence[Any]], str | None]
     recorder: Callable[[Any, dict[int, Any]], Any]
+    reduced: Callable[[Any], Any]
     retry: Callable[[Any], None]
     to_graphviz: Callable[..., Any]
 

@@ -1,0 +1,139 @@
+"""Networks with a fixed batch made to take any: results of each sample are those of the fixed network."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import megengine.functional as F
+import megengine.module as M
+from megengine import plan
+from megengine.convert.onnx import export, load
+from megengine.core.errors import ShapeError
+from megengine.ops.shape import reshaped
+from megengine.quantization import quantize_model, verify
+from megengine.tensor import Parameter, tensor
+from megengine.traced_module import lower, open_batch, trace_module
+
+ROWS = np.random.default_rng(0).standard_normal((5, 3, 8, 8)).astype(np.float32)
+
+
+class Net(M.Module):
+    """A convolution, and a tail that a test gives."""
+
+    def __init__(self, tail):
+        super().__init__()
+        self.conv = M.Conv2d(3, 8, 3, padding=1)
+        self.token = Parameter(np.random.default_rng(1).standard_normal((1, 1, 8)).astype(np.float32))
+        self.slopes = Parameter(np.random.default_rng(2).standard_normal((2, 64, 64)).astype(np.float32))
+        self.tail = tail
+
+    def forward(self, x):
+        return self.tail(self, F.relu(self.conv(x)))
+
+
+def _words(x):
+    return F.transpose(x.reshape(1, 8, 64), (0, 2, 1))
+
+
+def _windows(net, x):
+    x = F.transpose(x.reshape(1, 8, 2, 4, 2, 4), (0, 2, 4, 3, 5, 1)).reshape(4, 16, 8)
+    x = F.softmax(F.matmul(x, F.transpose(x, (0, 2, 1))), axis=2)
+    return x.reshape(1, 2, 2, 16, 16).sum(axis=(1, 2))
+
+
+def _heads(net, x):
+    """Attention whose heads are a part of the batch, with a bias for each head."""
+    q = F.transpose(_words(x).reshape(1, 64, 2, 4), (0, 2, 1, 3)).reshape(2, 64, 4)
+    weights = F.softmax(F.matmul(q, F.transpose(q, (0, 2, 1))) + net.slopes, axis=2)
+    return F.transpose(F.matmul(weights, q).reshape(1, 2, 64, 4), (0, 2, 1, 3)).reshape(1, 64, 8)
+
+
+def _sequence_first(net, x):
+    x = F.transpose(_words(x), (1, 0, 2)).reshape(64, 8) * 2
+    return F.transpose(x.reshape(64, 1, 8), (1, 0, 2))
+
+
+TAILS = {
+    "flatten": lambda net, x: x.reshape(1, -1),
+    "sizes": lambda net, x: F.avg_pool2d(x, 8).reshape(x.shape[0], x.shape[1]),
+    "squeeze": lambda net, x: F.avg_pool2d(x, 8).reshape(8).reshape(1, 8),
+    "token": lambda net, x: F.concat([net.token, _words(x)], axis=1),
+    "first": lambda net, x: F.concat([net.token, _words(x)], axis=1)[:, 0],
+    "whole slice": lambda net, x: x[0:1, 2:5],
+    "sequence first": _sequence_first,
+    "windows": _windows,
+    "heads": _heads,
+    "shuffle": lambda net, x: F.transpose(x.reshape(1, 2, 2, 2, 8, 8), (0, 1, 4, 2, 5, 3)).reshape(1, 2, 16, 16),
+    "broadcast": lambda net, x: F.broadcast_to(x.mean(axis=(2, 3), keepdims=True), (1, 8, 8, 8)) + x,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("of_calls", [True, False])
+@pytest.mark.parametrize("name", TAILS)
+def test_each_sample_keeps_its_results(name, of_calls):
+    net = Net(TAILS[name]).eval()
+    traced = trace_module(net, tensor(ROWS[:1]))
+    opened = open_batch(traced if of_calls else lower(traced))
+    assert str(opened.graph.inputs[0].spec) == "float32[batch, 3, 8, 8]"
+    assert str(opened.graph.outputs[0].spec.shape[0]) == "batch"
+    wanted = np.concatenate([net(tensor(ROWS[i : i + 1])).numpy() for i in range(5)])
+    for size in (5, 1):
+        np.testing.assert_allclose(opened(tensor(ROWS[:size])).numpy(), wanted[:size], rtol=1e-4, atol=1e-5)
+    opened.graph.lint()
+
+
+def test_a_batch_of_several():
+    net = Net(lambda net, x: F.transpose(x.reshape(2, 8, 64), (0, 2, 1)).reshape(128, 8).reshape(2, -1)).eval()
+    opened = open_batch(lower(trace_module(net, tensor(ROWS[:2]))), name="n")
+    assert str(opened.graph.outputs[0].spec) == "float32[n, 512]"
+    wanted = np.concatenate([net(tensor(ROWS[i : i + 2])).numpy() for i in (0, 2)])
+    np.testing.assert_allclose(opened(tensor(ROWS[:4])).numpy(), wanted, rtol=1e-4, atol=1e-5)
+    assert open_batch(opened).graph.outputs[0].spec == opened.graph.outputs[0].spec
+
+
+def test_integers_and_what_follows(tmp_path):
+    traced = trace_module(Net(TAILS["heads"]).eval(), tensor(ROWS[:1]))
+    fixed = quantize_model(traced, [ROWS[i : i + 1] for i in range(5)])
+    opened = open_batch(fixed.traced())
+    rows = [plan.compile(fixed.traced())(ROWS[i : i + 1])[0] for i in range(5)]
+    np.testing.assert_array_equal(plan.compile(opened)(ROWS)[0], np.concatenate(rows))
+    assert verify(quantize_model(open_batch(traced), ROWS), [ROWS]).exact
+    export(open_batch(traced), tmp_path / "net.onnx")
+    assert str(load(tmp_path / "net.onnx").graph.inputs[0].spec) == "float32[batch, 3, 8, 8]"
+
+
+REFUSED = {
+    "mean of the batch": (lambda net, x: x - x.mean(axis=0, keepdims=True), (ROWS[:2],), "other results for two"),
+    "one result": (lambda net, x: x.sum(), (ROWS[:2],), "other results for two"),
+    "number of samples": (lambda net, x: x.reshape(128, 8)[1:3], (ROWS[:2],), "for two samples at once"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    tail, inputs, message = REFUSED[name]
+    with pytest.raises(ShapeError, match=f"open_batch: .*{message}.*batch that it shall take"):
+        open_batch(trace_module(Net(tail).eval(), *map(tensor, inputs)))
+
+
+def test_inputs_without_a_batch():
+    traced = trace_module(M.Elemwise("add"), tensor(ROWS[:1]), tensor(np.ones((3, 1, 1), np.float32)))
+    with pytest.raises(ShapeError, match=r"different first lengths: .*float32\[1, 3, 8, 8\].*float32\[3, 1, 1\]"):
+        open_batch(traced)
+
+
+@given(st.data())
+def test_reshapes_of_one_sample(data):
+    """A target found for a larger batch gives each sample what the target of one gives it."""
+    sizes = data.draw(st.lists(st.integers(2, 4), min_size=1, max_size=4))
+    cuts = data.draw(st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes)))
+    target = [1]
+    for size, cut in zip(sizes, cuts, strict=True):  # cut: an axis of its own, else a factor of the one before
+        target = [*target, size] if cut else [*target[:-1], target[-1] * size]
+    old = (1, *sizes)
+    found = reshaped({"shape": tuple(target)}, old, (3, *sizes))["shape"]
+    x = np.arange(3 * np.prod(sizes)).reshape(3, *sizes)
+    wanted = np.concatenate([x[i : i + 1].reshape(target) for i in range(3)])
+    np.testing.assert_array_equal(x.reshape(found), wanted)
+    assert reshaped({"shape": old}, tuple(target), found) == {"shape": (3, *sizes)}
