@@ -59,6 +59,7 @@ def fuse_chains(graph: InternalGraph) -> bool:
             del candidates[id(one)]
         if len(group) > 1:
             graph.replace_node({root.output: _fused(graph, group)})
-            remove_dead(graph)
             changed = True
+    if changed:
+        remove_dead(graph)
     return changed

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,12 @@ class _Builder:
         rows = self.layouts.in_rows(expr)
         choice = choices(expr, rows=rows, exact=self.exact)
         outputs = [self.new_buffer(n.spec) for n in expr.outputs]
+        if choice is None and not any(n.spec.size for n in expr.outputs):
+            info.kernel = "own_nothing"
+            self.steps.append(_Step(info, _core.copy_step(0), [outputs[0]], outputs))
+            for node, buffer in zip(expr.outputs, outputs, strict=True):
+                self.give(node, buffer, rows=rows)
+            return
         if choice is None:  # the reference, or an eager kernel, called from Python
             problem = problem_of(expr, rows=False)
             assert problem is not None
@@ -339,7 +346,7 @@ class Plan:
         self.graph = graph = source.clone()
         if watch:
             set_outputs(graph, [graph.node(name) for name in watch])
-        self.threads = threads
+        self.threads, self._tune, self._watch = threads, tune, watch
         exact = is_exact(graph)
         if not exact:
             name_activations(graph)  # before their factors are folded into the layers behind, and behind other folds
@@ -373,7 +380,8 @@ class Plan:
         for node, value in zip(nodes, inputs, strict=True):
             array, dtype = np.asarray(value), storage_of(node.dtype)
             if array.shape != node.shape:
-                raise ShapeError(f"plan: input {node.name!r} has shape {array.shape}; expected {node.shape}")
+                remedy = "; open_batch gives a network for any batch" if array.shape[1:] == node.shape[1:] else ""
+                raise ShapeError(f"plan: input {node.name!r} has shape {array.shape}; expected {node.shape}{remedy}")
             if array.dtype != dtype and array.dtype.kind in "iu" and dtype.kind in "iu":
                 exact = converted(array, dtype)  # integers of another width, where all values fit
                 array = array if exact is None else exact
@@ -387,6 +395,10 @@ class Plan:
         arrays, outputs = self._arrays(inputs)
         self._native.run(arrays, [*map(bits, outputs)])
         return outputs
+
+    def __reduce__(self) -> Any:
+        """What `pickle` and `copy.deepcopy` take: the network, which is compiled again."""
+        return partial(Plan, threads=self.threads, tune=self._tune, watch=self._watch), (self.source,)
 
     def profile(self, *inputs: Any, repeat: int = 20) -> list[tuple[StepInfo, float]]:
         """Median CPU seconds of every step over `repeat` runs."""

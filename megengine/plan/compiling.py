@@ -59,6 +59,9 @@ class OpenPlan:
         """Run on arrays (4-D: NCHW) of any shapes that the network takes; returns the outputs."""
         return self._of(inputs)(*inputs)
 
+    def __reduce__(self) -> Any:
+        return OpenPlan, (self.source, self.make)
+
     def profile(self, *inputs: Any, repeat: int = 20) -> list[tuple[StepInfo, float]]:
         """As `Plan.profile`, for the shapes of the inputs."""
         return self._of(inputs).profile(*inputs, repeat=repeat)

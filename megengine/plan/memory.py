@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 ALIGN = 64
 
 
@@ -22,20 +24,16 @@ def aligned(size: int) -> int:
 
 def place(lifetimes: Mapping[int, Lifetime]) -> tuple[dict[int, int], int]:
     """Offset of every value and the size of the arena: largest first, each at the lowest free place."""
-    offsets: dict[int, int] = {}
-    total = 0
-    for key in sorted(lifetimes, key=lambda k: (-lifetimes[k].size, lifetimes[k].first)):
-        mine = lifetimes[key]
-        busy = sorted(
-            (offsets[k], offsets[k] + aligned(other.size))
-            for k, other in ((k, lifetimes[k]) for k in offsets)
-            if not (other.last < mine.first or other.first > mine.last)
-        )
-        at = 0
-        for begin, end in busy:
-            if at + aligned(mine.size) <= begin:
+    order = sorted(lifetimes, key=lambda k: (-lifetimes[k].size, lifetimes[k].first))
+    first, last = (np.array([getattr(lifetimes[k], end) for k in order], np.int64) for end in ("first", "last"))
+    begins, ends, total = np.zeros_like(first), np.zeros_like(first), 0
+    for i, key in enumerate(order):
+        size, at = aligned(lifetimes[key].size), 0
+        busy = np.flatnonzero((last[:i] >= first[i]) & (first[:i] <= last[i]))
+        for begin, end in sorted(zip(begins[busy].tolist(), ends[busy].tolist(), strict=True)):
+            if at + size <= begin:
                 break
             at = max(at, end)
-        offsets[key] = at
-        total = max(total, at + aligned(mine.size))
-    return offsets, total
+        begins[i], ends[i] = at, at + size
+        total = max(total, at + size)
+    return dict(zip(order, begins.tolist(), strict=True)), total

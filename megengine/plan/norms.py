@@ -60,6 +60,25 @@ def _rule(value: Pattern) -> Rule:
     return Rule("norm", pattern, build, when=fits)
 
 
+_PLANE = call("reshape", _X)
+_POOLED = call("avg_pool2d", _PLANE)
+
+
+def _over_channels(m: Found) -> bool:
+    """Pooling of [N,1,C,H*W] over the channels, one mean for each, as local response norms have it."""
+    x, plane, a = m[_X], m[_PLANE].spec, m[_POOLED].expr.attrs
+    ((before, after), across), (window, width) = a["padding"], a["kernel"]
+    flat = x.spec.ndim == 4 and plane.shape == (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:]))
+    each = width == 1 and tuple(a["stride"]) == (1, 1) and before + after == window - 1 and not any(across)
+    return flat and each and a["count_include_pad"] and m.root.spec == x.spec and x.dtype == np.float32
+
+
+def _channel_mean(m: Found) -> TensorNode:
+    a = m[_POOLED].expr.attrs
+    attrs = {"window": a["kernel"][0], "before": a["padding"][0][0]}
+    return m.apply("fused_channel_mean", m[_X], attrs=attrs, name=m.root.name)
+
+
 _PARAMETERS = [const() for _ in range(4)]
 
 
@@ -76,6 +95,7 @@ def _affine(m: Found) -> TensorNode:
 RULES = (
     _rule(_CENTRED),
     _rule(_X),
+    Rule("channel_mean", call("reshape", _POOLED), _channel_mean, when=_over_channels),
     Rule("batch_norm", call("batch_norm", _X, *_PARAMETERS), _affine, when=lambda m: m[_X].dtype == np.float32),
 )
 

@@ -84,6 +84,7 @@ class SegmentedPlan:
 
     def __init__(self, source: InternalGraph, make: Make, planned: Planned | None) -> None:
         self.source = self.graph = source
+        self._make, self._planned = make, planned
         self._stages = list(_stages(source, make))
         self._attrs = {id(expr): _attributes(expr, planned) for expr in counting(source)}
         self._lock = threading.Lock()
@@ -122,6 +123,9 @@ class SegmentedPlan:
         made = apply(stage.op, *tensors, **self._attrs[id(stage)])
         results = made if isinstance(made, tuple) else (made,)
         values.update((id(n), t._storage()) for n, t in zip(stage.outputs, results, strict=True))
+
+    def __reduce__(self) -> Any:
+        return SegmentedPlan, (self.source, self._make, self._planned)
 
     def profile(self, *inputs: Any, repeat: int = 20) -> list[tuple[StepInfo, float]]:
         """Median CPU seconds of every step over `repeat` runs, for these inputs."""

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from plan_kernels import check
 
 import megengine.functional as F
 import megengine.module as M
 from megengine import plan
+from megengine.dispatch import apply
 from megengine.tensor import Parameter, tensor
-from megengine.traced_module import trace_module
+from megengine.traced_module import record, trace_module
 
 
 def draw(*shape, seed=0):
@@ -86,3 +88,35 @@ def test_a_bias_along_another_axis_is_no_bias():
     net = Net(lambda net, x: F.matmul(x, net.w) + net.b, w=w, b=b)
     made = plan.compile(trace_module(net, tensor(x)))
     np.testing.assert_allclose(made(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 33, 3, 4), (1, 1, 5, 5), (1, 3, 1, 1), (2, 16, 4, 1)])
+@pytest.mark.parametrize(("window", "before"), [(5, 2), (4, 1), (1, 0), (40, 20)])
+def test_means_over_neighbouring_channels(shape, window, before):
+    def response(x, **changed):
+        n, c, h, w = x.shape
+        attrs = {"kernel": (window, 1), "stride": (1, 1), "padding": ((before, window - 1 - before), (0, 0))}
+        plane = apply("reshape", x * x, shape=(n, 1, c, h * w))
+        mean = apply("avg_pool2d", plane, count_include_pad=True, **{**attrs, **changed})
+        return apply("reshape", mean, shape=shape)
+
+    x = draw(*shape)
+    made = plan.compile(record(response, [tensor(x).spec]))
+    assert "fused_channel_mean" in [i.op for i in made.steps]
+    np.testing.assert_array_equal(made(x)[0], response(tensor(x)).numpy())
+    padded = np.pad(x.astype("f8") ** 2, ((0, 0), (before, window - 1 - before), (0, 0), (0, 0)))
+    want = sum(padded[:, k : k + shape[1]] for k in range(window)) / window
+    np.testing.assert_allclose(made(x)[0], want, rtol=1e-6)
+    check("fused_channel_mean", [x], {"window": window, "before": before})
+
+
+def test_means_that_leave_padding_out_stay():
+    def response(x):
+        plane = apply("reshape", x, shape=(1, 1, 6, 4))
+        attrs = {"kernel": (3, 1), "stride": (1, 1), "padding": ((1, 1), (0, 0)), "count_include_pad": False}
+        return apply("reshape", apply("avg_pool2d", plane, **attrs), shape=(1, 6, 2, 2))
+
+    x = draw(1, 6, 2, 2)
+    made = plan.compile(record(response, [tensor(x).spec]))
+    assert "avg_pool2d" in [i.op for i in made.steps]
+    np.testing.assert_array_equal(made(x)[0], response(tensor(x)).numpy())

@@ -1,5 +1,8 @@
 """Files of plans, their options, and values known beforehand."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -7,10 +10,11 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import plan
 from megengine.core.dtype import quint8
-from megengine.core.errors import FileFormatError, OptionError
+from megengine.core.errors import FileFormatError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.quantization import quantize_model, verify
 from megengine.tensor import Tensor, tensor
-from megengine.traced_module import InternalGraph, interpret, trace_module
+from megengine.traced_module import InternalGraph, interpret, lower, open_batch, trace_module
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 
 
@@ -39,6 +43,27 @@ def test_a_saved_plan_gives_the_same_bits(traced, tmp_path):
     loaded = plan.load(tmp_path / "net.mgt", threads=2)
     assert [s.kernel for s in loaded.steps] == [s.kernel for s in compiled.steps]
     np.testing.assert_array_equal(loaded(X)[0], compiled(X)[0])
+
+
+@pytest.mark.parametrize("copied", [lambda one: pickle.loads(pickle.dumps(one)), copy.deepcopy])
+def test_pickles_and_copies(traced, copied):
+    """Of plans, for one batch and for any, and of quantized networks; they hold the network, compiled again."""
+    quantized = quantize_model(open_batch(traced), X)
+    for compiled in (plan.compile(traced, threads=2), plan.compile(quantized.traced())):
+        made = copied(compiled)
+        np.testing.assert_array_equal(made(X)[0], compiled(X)[0])
+        assert made.describe() == compiled.describe()
+    made = copied(quantized)
+    assert made.report == quantized.report and verify(made, [X]).exact
+    np.testing.assert_array_equal(made(tensor(X)).numpy(), quantized(tensor(X)).numpy())
+
+
+def test_another_batch_has_a_remedy(traced):
+    for run in (plan.compile(traced), lower(traced)):
+        with pytest.raises(
+            ShapeError, match=r"shape \(1, 3, 16, 16\); expected .*; open_batch gives a network for any"
+        ):
+            run(X[:1])
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -1,5 +1,6 @@
 """Plans that are divided at ops whose number of results depends on values."""
 
+import pickle
 import threading
 
 import numpy as np
@@ -54,6 +55,12 @@ def test_files_hold_the_graph(plan, tmp_path):
     plan.save(tmp_path / "net.mgt")
     for a, b in zip(load(tmp_path / "net.mgt")(example(5)), plan(example(5)), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_pickle_holds_the_graph(plan):
+    made = pickle.loads(pickle.dumps(plan))
+    for got, wanted in zip(made(example(3)), plan(example(3)), strict=True):
+        np.testing.assert_array_equal(got, wanted)
 
 
 def test_threads_may_share_a_plan(plan):
