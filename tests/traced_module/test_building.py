@@ -12,6 +12,7 @@ import megengine.module as M
 from megengine import traced_module as tm
 from megengine.core.errors import GraphError, NameInUseError, OptionError
 from megengine.tensor import tensor
+from megengine.traced_module.editing.extracting import drop_unused_inputs
 from megengine.traced_module.editing.parts import set_attribute
 from megengine.traced_module.ir.queries import graphs_of
 from megengine.traced_module.passes.rewriting import Rule, rewrite
@@ -491,3 +492,54 @@ def test_generated_python_of_inserted_and_replaced_composites_computes_the_same(
     built = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(built)
     np.testing.assert_allclose(built.load()(X).numpy(), model(X).numpy(), rtol=1e-6)
+
+
+FUNCTIONS = {
+    "==": lambda x: (x == 0.5) * x,
+    "!=": lambda x: (x != np.float32(0.5)) * 2.0,
+    "array ==": lambda x: (x == x_like(x)) * 1.0,
+    "array *": lambda x: x_like(x) * x,
+    "T": lambda x: x.T,
+    "size": lambda x: x / x.size,
+    "ndim": lambda x: x * x.ndim,
+    "len": lambda x: x * (len(x) + len(x.shape)),
+}
+
+
+def x_like(_):
+    return np.where(np.arange(8).reshape(2, 4) % 2, 0.5, 2).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_asked_of_a_node_is_computed(name):
+    """As of tensors: comparisons with numbers and arrays, numbers of axes and elements."""
+    model = MODEL.clone()
+    node = model.graph.outputs[0]
+    with model.graph.insert_exprs():
+        model.graph.replace_node({node: FUNCTIONS[name](F.round(node * 2) / 2)})
+    wanted = FUNCTIONS[name](np.rint(MODEL(X).numpy() * 2) / 2)
+    np.testing.assert_allclose(model(X).numpy(), wanted, rtol=1e-6)
+    check(model)
+
+
+def test_nodes_are_looked_for_by_what_they_are():
+    model = MODEL.clone()
+    first, last = model.graph.node("a.fc_out"), model.graph.outputs[0]
+    with model.graph.insert_exprs():
+        assert first and last and first != last and last in [first, last] and {last: 1}[last] == 1
+    assert len(last.shape) == last.ndim == 2 and last.size == 8
+
+
+def test_an_input_that_is_used_is_replaced_as_the_error_says():
+    """The steps of the message, in its order."""
+    model, wider = MODEL.clone(), tensor(np.ones((5, 4), np.float32))
+    graph, old = model.graph, model.graph.inputs[1]
+    steps = r"add_input_node.*let it replace 'x' .replace_node.*editing.extracting.drop_unused_inputs"
+    with pytest.raises(GraphError, match=f"'x' is still used; in `with graph.transaction.*{steps}"):
+        graph.reset_inputs(wider)
+    with graph.transaction():
+        graph.replace_node({old: graph.add_input_node(wider.shape, "float32", "wider")})
+        drop_unused_inputs(graph)
+    wanted = np.repeat(MODEL(F.ones((2, 4))).numpy()[:1], 5, axis=0)
+    np.testing.assert_allclose(model(wider).numpy(), wanted, rtol=1e-6)
+    assert [node.name for node in graph.inputs[1:]] == ["wider"]

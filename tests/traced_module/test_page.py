@@ -13,6 +13,7 @@ from megengine_graphs import NETS, traced
 
 from megengine.core.dtype import quantized
 from megengine.core.errors import GraphError
+from megengine.core.sizes import named
 from megengine.core.spec import TensorSpec
 from megengine.models import resnet50
 from megengine.tensor import tensor
@@ -20,6 +21,7 @@ from megengine.traced_module import InternalGraph, TracedModule, lower, trace_mo
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.queries import child_graphs
 from megengine.traced_module.pictures.page import page_data, to_html
+from megengine.traced_module.pictures.texts import shape_text
 
 HOSTILE = (
     "</script><script>document.title='owned'</script>"
@@ -205,6 +207,31 @@ def test_all_of_it_open_is_no_hairline_and_the_overview_moves_it(shown):
     assert shown.ask(f"{last}.g.getBoundingClientRect().top < stage.getBoundingClientRect().bottom")
     shown.ask("closeAll(); fit()")
     assert shown.ask("map.hasAttribute('hidden')") and shown.complaints == []
+
+
+def test_open_sizes_stand_apart():
+    assert shape_text((1, 3, 64)) == "1x3x64" and shape_text(()) == "scalar"
+    assert shape_text((named("batch", 1), 3, named("x", 2) + 1)) == "batch x 3 x (x + 1)"
+    assert shape_text(["batch", 3]) == "batch x 3"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("title", "name", "caption"),
+    [
+        ("conv2d", "stem", "conv2d  stem"),
+        ("first_transpose … last_squeeze", "(100)", "first_transpose … last_sque…  (100)"),  # the count stays whole
+        ("first … last", "(100)", "first … last  (100)"),
+        (
+            "matmul",
+            "encoder_layer_0_attention_query",
+            f"matmul  …{'encoder_layer_0_attention_query'[-24:]}",
+        ),
+    ],
+)
+def test_captions_are_cut_to_the_box(shown, title, name, caption):
+    text = shown.ask(f"caption({{title: {title!r}, name: {name!r}}}, 250)")
+    assert text == caption and len(text) <= 36
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Edits that are impossible: refused where they are made, with the culprit named, and without effect."""
 
+import numpy as np
 import pytest
 from edited_nets import Net, X, first, module, state
 
@@ -133,6 +134,26 @@ WRONG = {
     "a layer in place of nothing": (
         lambda m: m.graph.replace_module(m.graph.inputs[0], M.ReLU()),
         "does not read a submodule; give the node of a layer",
+    ),
+    **{
+        f"{name} of a node": (
+            lambda m, ask=ask: insert(m, lambda: ask(first(m, "stem_out"))),
+            f"{name}.* 'stem_out' is part of a graph and has no value; compute with it inside .*node.spec.shape",
+        )
+        for name, ask in {
+            "int": int,
+            "float": float,
+            "numpy": lambda node: node.numpy(),
+            "array": np.asarray,
+        }.items()
+    },
+    "a branch on values": (
+        lambda m: insert(m, lambda: 1 if first(m, "stem_out") > 0 else 2),
+        "bool.node.: node 'gt_out' is part of a graph and has no value; .*F.where",
+    ),
+    "a function outside of an insertion": (
+        lambda m: F.relu(first(m, "stem_out")),
+        "node 'stem_out' is part of a graph and has no value; compute with it inside `with graph.insert_exprs",
     ),
     "a number in place of a layer": (
         lambda m: m.graph.replace_module(first(m, "stem"), 3),

@@ -14,7 +14,7 @@ from megengine.core.errors import GraphError, MegEngineError
 from megengine.core.text import counted
 from megengine.module import BatchNorm1d, BatchNorm2d, Dropout, SyncBatchNorm
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input, is_call_module
+from megengine.traced_module.ir.expr import Apply, Constant, Expr, GetAttr, Input, is_call_module
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.methods import methods
 from megengine.traced_module.ir.node import TensorNode, module_of
@@ -25,7 +25,7 @@ from megengine.traced_module.ir.queries import child_graph, child_graphs, childr
 # kind of finding -> what it means
 KINDS = {
     "broken": "the graph contradicts itself: it cannot be run or trusted",
-    "not finite": "a weight holds NaN or infinity",
+    "not finite": "a weight holds NaN or infinity, or another stored value NaN",
     "one value only": "the graph holds for the value that was traced, and no other",
     "training": "a layer in training mode: its results are random, or depend on the rest of the batch",
     "unused": "computed, given or stored, and used by nothing",
@@ -89,7 +89,7 @@ def _of_graph(graph: InternalGraph) -> Iterator[Finding]:
     returned = {id(n) for n in graph.outputs}
     for expr in graph.exprs(recursive=False):
         names = ", ".join(n.name for n in expr.outputs)
-        if isinstance(expr, Constant) and (bad := _not_finite(expr.value)):
+        if isinstance(expr, Constant) and (bad := _not_finite(expr.value, masks=not _weighs(expr))):
             yield Finding("not finite", module_path(expr), names, bad)
         if is_call_module(expr) and (text := _in_training(expr.inputs[0].owner)):
             yield Finding("training", graph_path(graph), expr.inputs[0].name, text)
@@ -109,11 +109,17 @@ def _in_training(layer: Any) -> str:
     return ""
 
 
-def _not_finite(value: Tensor) -> str:
+def _weighs(expr: Constant) -> bool:
+    """Whether a layer reads the constant."""
+    return any(isinstance(use, Apply) and use.record.weighted for node in expr.outputs for use in node.users)
+
+
+def _not_finite(value: Tensor, *, masks: bool = False) -> str:
+    """What is wrong with stored values; infinity is nothing wrong in `masks` and the starts of a maximum."""
     if storage_of(value.spec.dtype).kind != "f":
         return ""
     array = np.asarray(value.numpy())
-    bad = int(array.size - np.count_nonzero(np.isfinite(array)))
+    bad = int(np.count_nonzero(np.isnan(array) if masks else ~np.isfinite(array)))
     return f"{bad} of {counted(array.size, 'value')} are NaN or infinite" if bad else ""
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
+
+import numpy as np
 
 from megengine.core import hooks
 from megengine.core.errors import GraphError
@@ -107,10 +110,7 @@ class TensorNode(Node):
     @property
     def shape(self) -> Any:
         """Lengths of the axes; while expressions are inserted, a node that holds them, as in traced code."""
-        inserting = self._graph._inserting
-        if inserting is not None and hooks.active.get() is inserting:
-            return inserting.shape(self)
-        return self._spec.shape
+        return self._graph._inserting.shape(self) if self._is_computed else self._spec.shape
 
     dtype: Any = fixed("_spec.dtype", object, "Element type.", _SPEC)
 
@@ -127,6 +127,74 @@ class TensorNode(Node):
                 "`with graph.insert_exprs():`"
             )
         return inserting.method(self, method, args, kwargs)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self._spec.shape)
+
+    @property
+    def size(self) -> Any:
+        """Number of elements; as `shape`, a node while expressions are inserted."""
+        return self.shape.prod() if self._is_computed else math.prod(self._spec.shape)
+
+    T = Tensor.T  # the axes in reverse order; inside `with graph.insert_exprs():`
+
+    @property
+    def _is_computed(self) -> bool:
+        """True where what is asked of the node becomes an expression."""
+        inserting = self._graph._inserting
+        return inserting is not None and hooks.active.get() is inserting
+
+    def __eq__(self, other: object) -> Any:
+        """Of a number, array or tensor a node, while expressions are inserted; two nodes are equal if they are one."""
+        known = isinstance(other, (int, float, np.generic, np.ndarray, Tensor))
+        return self._call("__eq__", other) if known and self._is_computed else NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        """As `==`."""
+        known = isinstance(other, (int, float, np.generic, np.ndarray, Tensor))
+        return self._call("__ne__", other) if known and self._is_computed else NotImplemented
+
+    __hash__ = Node.__hash__
+    __array_ufunc__ = None  # `array * node` is the node's __rmul__
+
+    def __bool__(self) -> bool:
+        """True, also of a node that was looked for; Python cannot branch on the values that a graph will have."""
+        if self._spec.dtype == np.bool_ and self._is_computed:
+            raise self._without_value("bool(node)")
+        return True
+
+    def __len__(self) -> int:
+        if not self._spec.shape:
+            raise TypeError(f"node {self._name!r} has no axes, and no length")
+        return self._spec.shape[0]
+
+    def __int__(self) -> int:
+        raise self._without_value("int(node)")
+
+    def __float__(self) -> float:
+        raise self._without_value("float(node)")
+
+    def numpy(self) -> np.ndarray:
+        """Refused: values exist while the graph runs.
+
+        Raises:
+            GraphError: always.
+        """
+        raise self._without_value("node.numpy()")
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise self._without_value("an array of a node")
+
+    item = tolist = numpy
+
+    def _without_value(self, asked: str) -> GraphError:
+        return GraphError(
+            f"{asked}: node {self._name!r} is part of a graph and has no value; compute with it inside "
+            "`with graph.insert_exprs():` (F.where chooses, node.spec.shape has numbers), or run the graph: "
+            "set_watch_points keeps values"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not callable(getattr(Tensor, name, None)):

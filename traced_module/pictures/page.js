@@ -89,11 +89,11 @@ function paint(made, parent, x, y) {
   }
 }
 
-// What is called first, then as much of the name as there is room for: its end tells more than its beginning.
+// What is called, and as much of the name as there is room for: its end tells more than its beginning.
 function caption(node, width) {
-  const room = Math.floor(width / 7.5) - node.title.length - 2;
-  const name = node.name.length <= room ? node.name : "…" + node.name.slice(node.name.length - Math.max(room - 1, 6));
-  return short(node.title + "  " + name, Math.floor(width / 7));
+  const room = Math.max(Math.floor(width / 7.5) - node.title.length - 2, 6);
+  const name = node.name.length <= room ? node.name : "…" + node.name.slice(1 - room);
+  return short(node.title, Math.floor(width / 7) - name.length - 2) + "  " + name;
 }
 
 const total = () => data.graphs[Number(root.value)].nodes.reduce((sum, node) => sum + node[colours.value], 0);

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megengine.core import text as text_module
+from megengine.core.sizes import is_open
 
 
 def printable(text: str) -> str:
@@ -18,9 +19,10 @@ def shortened(text: str, limit: int = 34) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    """A shape as 1x3x64x64."""
-    return "x".join(map(str, shape)) or "scalar"
+def shape_text(shape: Sequence[int | str]) -> str:
+    """A shape as 1x3x64x64; with open sizes, or their names, as batch x 3 x 64 x 64."""
+    sizes = [f"({n})" if " " in n and n[0] + n[-1] != "()" else n for n in map(str, shape)]
+    return (" x " if is_open(shape) or str in map(type, shape) else "x").join(sizes) or "scalar"
 
 
 def fitted(text: str, limit: int) -> str:
