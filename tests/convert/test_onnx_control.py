@@ -317,6 +317,85 @@ def test_what_depends_on_values_is_kept_and_runs_in_every_form(name, tmp_path):
             same([y.numpy() for y in interpret(each, arrays)], wanted)
 
 
+def test_a_loop_over_an_open_axis_makes_as_many_rounds_as_it_is_long():
+    """Its rounds were those of the example, which is one length only."""
+    model = onnx.parser.parse_model(
+        HEAD
+        + """g (float[batch,time] x) => (float[batch] y, float[time,batch] all) {
+        one = Constant <value = int64 {1}> ()
+        zero = Constant <value = int64 {0}> ()
+        s = Shape (x)
+        n = Gather (s, one)
+        h0 = Gather <axis = 1> (x, zero)
+        y, all = Loop (n, , h0) <body = b (int64 i, bool go, float[batch] h)
+            => (bool go_out, float[batch] o, float[batch] c)
+            { go_out = Identity (go)
+              t = Gather <axis = 1> (x, i)
+              d = Sub (t, h)
+              o = Tanh (d)
+              c = Identity (o) }>
+    }"""
+    )
+    graph, session = load_graph(model), session_of(model)
+    plan = compile_plan(graph)
+    for shape in ((1, 16), (2, 5), (3, 1), (2, 40)):
+        x = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
+        wanted = answers(session, [x])
+        same([y.numpy() for y in interpret(graph, [x])], wanted)
+        same(plan(x), wanted)
+
+
+LISTED = """g (float[batch,time] x) => ({result}) {{
+    one = Constant <value = int64 {{1}}> ()
+    zero = Constant <value = int64 {{0}}> ()
+    s = Shape (x)
+    n = Gather (s, one)
+    h0 = Gather <axis = 1> (x, zero)
+    none = SequenceEmpty ()
+    h, all = Loop (n, , h0, none) <body = b (int64 i, bool go, float[batch] h, seq(float[batch]) kept)
+        => (bool go_out, float[batch] o, seq(float[batch]) more)
+        {{ go_out = Identity (go)
+          t = Gather <axis = 1> (x, i)
+          d = Sub (t, h)
+          o = Tanh (d)
+          {round} }}>
+    {after}
+}}"""
+APPENDED = "more = SequenceInsert (kept, o)"
+
+
+@pytest.mark.parametrize("options", ["axis = 1, new_axis = 1", "axis = 0, new_axis = 1", "axis = 0"])
+def test_a_list_that_a_loop_over_an_open_axis_fills(options):
+    after = f"y = ConcatFromSequence <{options}> (all) k = SequenceLength (all)"
+    result = "float[q] y, int64 k" if "new" not in options else "float[q,r] y, int64 k"
+    text = LISTED.format(result=result, round=APPENDED, after=after)
+    model = onnx.parser.parse_model(HEAD + text)
+    graph, session = load_graph(model), session_of(model)
+    for shape in ((1, 16), (3, 5)):
+        x = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
+        same([y.numpy() for y in interpret(graph, [x])], answers(session, [x]))
+
+
+@pytest.mark.parametrize(
+    ("inside", "after", "match"),
+    [
+        ("more = SequenceInsert (kept, o, i)", "y = ConcatFromSequence <axis = 0> (all)", "puts a value at a position"),
+        ("z = SequenceInsert (kept, o) more = SequenceInsert (z, o)", "", "adds 2 values to the sequence 'more'"),
+        (APPENDED, "y = SequenceAt (all, one)", "only ConcatFromSequence and SequenceLength take such"),
+    ],
+)
+def test_lists_of_open_loops_that_are_refused(inside, after, match):
+    """A list that is not empty in front of the loop is refused, whatever the rounds do."""
+    full = LISTED.replace("SequenceEmpty ()", "SequenceConstruct (h0)")
+    with pytest.raises(FileFormatError, match="a sequence with values is carried through rounds"):
+        load_graph(
+            onnx.parser.parse_model(HEAD + full.format(result="float[q] y", round=APPENDED, after="y = Relu (h)"))
+        )
+    text = LISTED.format(result="float[q] y", round=inside, after=after or "y = Relu (h)")
+    with pytest.raises(FileFormatError, match=match):
+        load_graph(onnx.parser.parse_model(HEAD + text))
+
+
 BODY = """g (float[3] x, int64 n, float bound) => (float[3] y, float[k,3] all) {{
     t = Constant <value = bool {{1}}> ()
     y, all = Loop ({limit}, {first}, x) <body = b (int64 i, bool go, float[3] h)

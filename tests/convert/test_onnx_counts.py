@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from onnx_runtime import answers, same, session_of
 
 from megengine.convert.onnx import export, load_graph
+from megengine.core.errors import FileFormatError
 from megengine.plan import compile as compile_plan
 from megengine.traced_module import interpret
 from megengine.traced_module.formats import native as files
@@ -33,6 +34,25 @@ MODELS = {
         s = Sign (x)
         y = Unique <axis = 0> (s)
         z = Unique <axis = -1, sorted = 0> (s)
+    }""",
+    "between_computed_bounds": """g (float[3,4] x) => (float[n,m] y, float[3,k] z, float[n] sums) {
+        one = Constant <value = int64[1] {1}> ()
+        both = Constant <value = int64[2] {0, 1}> ()
+        t = ReduceMin <keepdims = 0> (x)
+        w = ReduceMax <keepdims = 0> (x)
+        two = Constant <value = float {2}> ()
+        u = Mul (t, two)
+        low = Cast <to = 7> (u)
+        high = Cast <to = 7> (w)
+        line = Constant <value = int64[1] {-1}> ()
+        a = Reshape (low, line)
+        b = Reshape (high, line)
+        starts = Concat <axis = 0> (a, b)
+        far = Constant <value = int64[1] {9223372036854775807}> ()
+        stops = Concat <axis = 0> (b, far)
+        y = Slice (x, starts, stops, both)
+        z = Slice (x, b, far, one)
+        sums = ReduceSum <keepdims = 0> (y, one)
     }""",
     "shapes_behind": """g (float[3,4] x) 
         => (float[n,2] y, float[m] z, int64[1] count, int64[k] numbers, float[n] ones) {
@@ -92,6 +112,15 @@ def test_every_way_gives_what_the_runtime_gives(name, tmp_path):
 
 SUPPRESSION = """g (float[2,9,4] boxes, float[2,3,9] scores, int64[1] limit, float[1] overlap, float[1] least)
     => (int64[n,3] kept) {{ kept = NonMaxSuppression <center_point_box = {center}> (boxes, scores{inputs}) }}"""
+
+
+@pytest.mark.parametrize("options", ["axes, twos", "no_axes"])
+def test_a_slice_of_computed_bounds_takes_steps_of_one(options):
+    body = "twos = Constant <value = int64[1] {2}> () axes = Constant <value = int64[1] {0}> ()"
+    body += f" no_axes = Constant <value = int64[2] {{0, 1}}> () y = Slice (x, a, b, {options})"
+    model = parsed(f"g (float[3,4] x, int64[1] a, int64[1] b) => (float[n,4] y) {{ {body} }}")
+    with pytest.raises(FileFormatError, match=r"Slice node 'y': its bounds .* run time, .*; expected steps of 1 and"):
+        load_graph(model)
 
 
 @pytest.mark.parametrize("center", [0, 1])

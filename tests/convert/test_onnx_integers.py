@@ -13,7 +13,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.graph import InternalGraph
 from tests.helpers.onnx_runtime import session_of
-from tests.helpers.quant_nets import concat_net, gated_net, residual_net, signed_net, transposed_net
+from tests.helpers.quant_nets import Builder, concat_net, gated_net, residual_net, signed_net, transposed_net
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -75,3 +75,25 @@ def test_a_network_in_integer_operators_gives_the_integer_networks_values(net, p
         np.testing.assert_array_equal(got, stored(model(x)))
     export(model.integer_graph, tmp_path / "integers.onnx")
     np.testing.assert_allclose(load(tmp_path / "integers.onnx")(x).numpy(), got, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("weights", ["per_tensor", "per_channel"])
+@pytest.mark.parametrize("name", ["pool", "average", "border", "products", "table", "total"])
+def test_values_of_16_bits(name, weights):
+    """Products of them are sums of products of their halves; what moves them may have no int16."""
+    b = Builder()
+    x = b.relu(b.conv(b.x, 4, label="stem"), label="act")
+    window = {"kernel": (2, 2), "stride": (2, 2), "padding": ((0, 0), (0, 0))}
+    middle = {
+        "pool": lambda: b.conv(b.op("max_pool2d", x, **window), 4, 1, label="last"),
+        "average": lambda: b.conv(b.op("avg_pool2d", x, count_include_pad=True, **window), 4, 1, label="last"),
+        "border": lambda: b.transposed(x, 4),
+        "products": lambda: b.op("matmul", x, b.conv(x, 4, 1, label="right"), transpose_a=True, transpose_b=False),
+        "table": lambda: b.conv(b.op("sigmoid", b.conv(x, 4, 1)), 4, 1, label="last"),
+        "total": lambda: b.op("sum", b.conv(x, 4, 1), axis=(2, 3), keepdims=False),
+    }
+    graph = b.done(b.linear(b.op("reshape", middle[name](), shape=(2, -1)), 3, label="logits"), x)
+    model = quantize_model(graph, b.data(), QuantConfig(precision="w8a16", weights=weights))
+    x = b.data(1, seed=7)[0]
+    for got, wanted in zip(run(to_model(model.integer_graph), [x]), model(x), strict=True):
+        np.testing.assert_array_equal(got, stored(wanted))

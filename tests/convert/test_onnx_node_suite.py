@@ -11,7 +11,7 @@ from megengine.convert.onnx.exporter import to_model
 from megengine.core.errors import FileFormatError, GraphError
 from megengine.traced_module import interpret
 
-LEAST = {"array": 0.96, "expanded": 0.98, "other": 0, "sequence": 0}  # share of each kind of case that passes
+LEAST = {"array": 0.97, "expanded": 0.98, "other": 0, "sequence": 0.96}  # share of each kind of case that passes
 OPERATORS = sorted({node_suite.operator_of(name) for name in node_suite.cases()})
 
 
@@ -35,7 +35,7 @@ def imported(name):
     case = node_suite.cases()[name]
     for model, inputs in node_suite.forms(case):
         try:
-            return load_graph(model.SerializeToString()), inputs
+            return load_graph(model.SerializeToString(), input_values=node_suite.lists_of(case)), inputs
         except FileFormatError:
             continue
     return None
@@ -62,6 +62,8 @@ def test_what_is_read_is_written_and_read_again(operator, opset):
         if node_suite.operator_of(name) != operator or "_expanded" in name or (found := imported(name)) is None:
             continue
         graph, inputs = found
+        if not graph.inputs:  # lists are given while reading; a model without inputs is refused
+            continue
         try:
             model = to_model(graph, opset=opset)
         except GraphError as error:  # dtypes and operators that the opset lacks

@@ -7,8 +7,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from megengine.convert.onnx import load_graph
+from megengine.convert.onnx.bodies import body_of
 from megengine.convert.onnx.importer import LISTED
 from megengine.core.errors import FileFormatError
 from megengine.quantization import quantize_model, verify
@@ -314,11 +316,49 @@ def test_a_node_of_a_newer_opset_has_the_defaults_of_its_own():
     assert onnx.defs.get_schema("HardSwish").since_version > 9
 
 
+def affine_grid(shape, size, corners):
+    node = helper.make_node("AffineGrid", ["theta", "size"], ["y"], "it", align_corners=corners)
+    return model([node], {"theta": ("f4", shape)}, {"size": ints(*size)})
+
+
 def test_graphs_in_a_definition_read_values_around_them():
-    """AffineGrid is defined by an If whose graphs read values outside of them."""
-    grid = helper.make_node("AffineGrid", ["theta", "size"], ["y"], "it", align_corners=1)
-    made = model([grid], {"theta": ("f4", (2, 2, 3))}, {"size": ints(2, 1, 2, 3)})
-    graph = load_graph(made.SerializeToString())
-    (got,) = interpret(graph, [np.array([[[1, 0, 0.5], [0, 2, 0]]] * 2, np.float32)])
-    x, y = np.meshgrid([-1, 0, 1], [-1, 1])
-    np.testing.assert_allclose(got.numpy()[1], np.stack([x + 0.5, 2 * y], -1), atol=1e-6)
+    """AffineGrid is defined by an If whose graphs read values outside of them; ONNX's own evaluator runs the copy."""
+    theta = np.random.default_rng(3).standard_normal((2, 2, 3)).astype(np.float32)
+    made = affine_grid(theta.shape, (2, 1, 3, 4), 1)
+    nodes, _ = body_of(made.graph.node[0], [theta, ints(2, 1, 3, 4)], 20)
+    copied = model(nodes, {"theta": ("f4", theta.shape)}, {"size": ints(2, 1, 3, 4)})
+    (got,) = ReferenceEvaluator(copied).run(None, {"theta": theta})
+    x, y = np.meshgrid(np.linspace(-1, 1, 4), np.linspace(-1, 1, 3))
+    np.testing.assert_allclose(got, np.stack([x, y, np.ones_like(x)], -1) @ theta[:, None].swapaxes(2, 3), atol=1e-6)
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("size", [(2, 1, 3, 4), (1, 1, 3, 4), (2, 1, 3, 4, 2)])
+def test_affine_grid_is_the_runtimes(size, corners):
+    axes = len(size) - 2
+    theta = np.random.default_rng(3).standard_normal((size[0], axes, axes + 1)).astype(np.float32)
+    near_the_runtime(affine_grid(theta.shape, size, corners), theta)
+
+
+def test_affine_grid_of_open_sizes_is_the_runtimes():
+    nodes = [helper.make_node("Shape", ["x"], ["size"]), helper.make_node("AffineGrid", ["theta", "size"], ["y"], "it")]
+    made = model(nodes, {"theta": ("f4", ("b", 2, 3)), "x": ("f4", ("b", 1, "h", "w"))})
+    rng = np.random.default_rng(3)
+    for n, h, w in ((1, 4, 5), (3, 7, 2)):
+        near_the_runtime(made, rng.standard_normal((n, 2, 3)).astype("f4"), np.zeros((n, 1, h, w), "f4"))
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_affine_grid_of_a_fixed_number_of_samples_refuses_an_open_one(samples):
+    made = affine_grid(("batch", 2, 3), (samples, 1, 3, 4), 0)
+    with pytest.raises(FileFormatError, match=rf"theta is \(batch, 2, 3\), its first size {samples} .*input_shapes"):
+        load_graph(made.SerializeToString())
+    assert load_graph(made.SerializeToString(), input_shapes=(samples, 2, 3)).outputs[0].shape == (samples, 3, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"), [((2, 2, 3), (2, 1, 3)), ((2, 2, 3), (2, 1, 3, 4, 5)), ((2, 6), (2, 1, 3, 4))]
+)
+def test_affine_grid_says_what_it_expects(shape, size):
+    with pytest.raises(FileFormatError, match=r"'it'.*expected \[N, 2, 3\] and 4 sizes"):
+        load_graph(affine_grid(shape, size, 0).SerializeToString())

@@ -37,18 +37,33 @@ def pictures():
     return [RNG.normal(0, 1, shape).astype(np.float32) for shape in ((1, 3, 8, 6), (2, 3, 5, 9), (1, 3, 12, 7))]
 
 
-HEAD = {"v": RNG.normal(0, 0.3, (2, 4, 1, 1)).astype(np.float32)}
+HEAD = {
+    "u": RNG.normal(0, 0.3, (4, 4, 1, 1)).astype(np.float32),
+    "t": RNG.normal(0, 0.3, (2, 8, 1, 1)).astype(np.float32),
+    "v": RNG.normal(0, 0.3, (2, 4, 1, 1)).astype(np.float32),
+}
 POOL = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
 NETS = {
     "mean": [node("ReduceMean", "c", "m", axes=[2, 3], keepdims=1), node("Conv", "m v", "y")],
     "flat mean": [node("Conv", "c v", "d"), node("ReduceMean", "d", "y", axes=[2], keepdims=0)],
     "pool": [node("AveragePool", "c", "m", **POOL), node("Conv", "m v", "y")],
+    "halved": [node("Conv", "c v", "y", auto_pad="SAME_UPPER", strides=[2, 2])],
+    "ends": [node("AveragePool", "c", "m", ceil_mode=1, **POOL), node("Conv", "m v", "y")],
+    "tops": [node("MaxPool", "c", "m", ceil_mode=1, **POOL), node("Conv", "m v", "y")],
+    "spread": [
+        node("GlobalAveragePool", "c", "m"),
+        node("Conv", "m u", "d"),
+        node("Shape", "c", "sizes"),
+        helper.make_node("Resize", ["d", "", "", "sizes"], ["r"], mode="linear"),
+        node("Concat", "c r", "j", axis=1),
+        node("Conv", "j t", "y"),
+    ],
     "global": [node("GlobalAveragePool", "c", "m"), node("Conv", "m v", "y")],
 }
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_means_over_open_axes(name):
+def test_means_and_windows_over_open_axes(name):
     model = quantize_model(network(*NETS[name], **HEAD), pictures())
     session = session_of(to_model(model.integer_graph))
     for x in pictures():

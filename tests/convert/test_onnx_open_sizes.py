@@ -124,6 +124,18 @@ def blocks():
     )
 
 
+def patches():
+    """Patches side by side, put back where they were."""
+    half = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [
+        node("Conv", "x w", "a", **half),
+        node("Reshape", "a rows", "columns"),
+        node("Shape", "x", "size", start=2),
+        node("Col2Im", "columns size block", "y", strides=[2, 2]),
+    ]
+    return model(nodes, OPEN, {"w": weight(12, 3, 2, 2), **ints(rows=[0, 12, -1], block=[2, 2])}, opset=18)
+
+
 def padded():
     """Padding and slicing up to ends that are computed: an odd picture gets a row and a column more, and loses one."""
     nodes = [
@@ -138,6 +150,26 @@ def padded():
     ]
     constants = ints(two=[2], four=[4], twos=[2, 2], zeros=[0] * 6, ones=[1, 1], starts=[0, 0], axes=[2, 3])
     return model(nodes, OPEN, constants)
+
+
+def halved():
+    """Windows whose padding follows from the sizes: the same at both ends, and as far as the last one goes."""
+    half = {"strides": [2, 2], "kernel_shape": [3, 3]}
+    whole = half | {"ceil_mode": 1, "pads": [1, 1, 1, 1]}
+    return model(
+        [
+            node("Conv", "x w", "c", auto_pad="SAME_UPPER", **half),
+            node("MaxPool", "c", "m", ceil_mode=1, **half),
+            node("AveragePool", "c", "a", count_include_pad=0, **whole),
+            node("AveragePool", "c", "b", count_include_pad=1, **whole),
+            node("MaxPool", "c", "d", dilations=[2, 1], **whole),
+            *(node("GlobalLpPool", name, "g" + name) for name in "mabd"),
+            node("Sum", "gm ga gb gd", "y"),
+        ],
+        OPEN,
+        {"w": weight(4, 3, 3, 3)},
+        opset=19,
+    )
 
 
 def decoder():
@@ -210,7 +242,12 @@ NETS = {
     "tiled": (tiled, PICTURES),
     **{"unet by scales": (lambda: unet("scales"), [(1, 3, 16, 24), (2, 3, 20, 12), (3, 3, 32, 18)])},
     **{"unet by sizes": (lambda: unet("sizes"), PICTURES), "detector": (detector, PICTURES)},
-    **{"pooling": (pooling, PICTURES), "padded": (padded, PICTURES), "blocks": (blocks, [(1, 3, 6, 6), (3, 3, 6, 6)])},
+    **{
+        "halved": (halved, PICTURES),
+        "pooling": (pooling, PICTURES),
+        "padded": (padded, PICTURES),
+        "blocks": (blocks, [(1, 3, 6, 6), (3, 3, 6, 6)]),
+    },
     **{f"sampled, {b}": (lambda b=b: sampled(b), PICTURES) for b in ("border", "zeros", "reflection")},
     **{"decoder": (decoder, TEXTS), "tagger": (tagger, TEXTS)},
 }
@@ -394,13 +431,10 @@ def test_marks_of_unknown_lengths_are_no_names(mark):
 
 
 def test_what_an_open_size_has_no_form_for_in_a_file_is_said():
-    """Padding that is the same at both ends depends on the size; so do the places of an assignment."""
-    conv = node("Conv", "x w", "y", strides=[2, 2], auto_pad="SAME_UPPER", kernel_shape=[3, 3])
-    net = load(model([conv], OPEN, {"w": weight(4, 3, 3, 3)}))
-    x = picture(2, 3, 13, 20)
-    assert net(x).shape == (2, 4, 7, 10)
-    with pytest.raises(GraphError, match=r"node 'y' \(conv2d\): its pads is .*follows from open sizes"):
-        to_model(net)
+    """Places of maxima in padding that depends on the size, and places of an assignment."""
+    places = node("MaxPool", "x", "m y", strides=[2, 2], kernel_shape=[3, 3], ceil_mode=1)
+    with pytest.raises(GraphError, match=r"node 'm_1' \(max_pool_indices\): its pads is .*follows from open sizes"):
+        to_model(load(model([places], OPEN)))
     graph = load(model([node("Relu", "x", "y")], ["n", 4])).graph
     (y,) = graph.outputs
     first, where = graph.constant(np.zeros((), np.float32)), graph.constant(np.zeros(1, np.int64))

@@ -417,14 +417,27 @@ def quantizing(scale, other=None):
 def test_scales_that_are_none(scale):
     with pytest.raises(FileFormatError, match="QuantizeLinear node 'quantize': its scale is .*; expected positive"):
         load(quantizing(scale))
-    stored = {"b": np.arange(3, dtype=np.int32), "s": np.float32(scale)}
+    if not scale >= 0 or np.isinf(scale):
+        with pytest.raises(FileFormatError, match="DequantizeLinear node 'bias': its scale is "):
+            load(stored_bias(scale))
+
+
+def stored_bias(scale):
+    stored = {"b": np.array([-3, 0, 1 << 30], np.int32), "s": np.asarray(scale, np.float32)}
     nodes = [
-        helper.make_node("DequantizeLinear", ["b", "s"], ["c"], "bias"),
+        helper.make_node("Transpose", ["x"], ["r"], perm=[0, 2, 3, 1]),
+        helper.make_node("DequantizeLinear", ["b", "s"], ["c"], "bias", axis=0),
         helper.make_node("Add", ["r", "c"], ["y"]),
     ]
-    nodes.insert(0, helper.make_node("Transpose", ["x"], ["r"], perm=[0, 2, 3, 1]))
-    with pytest.raises(FileFormatError, match="DequantizeLinear node 'bias': its scale is "):
-        load(model(nodes, initializers=[numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()]))
+    return model(nodes, initializers=[numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()])
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-40, [1e-40, 0.5, 1e-39]])
+def test_stored_biases_may_have_tiny_scales(scale):
+    """The scale of a bias is the product of two, which ONNX Runtime writes though it is no normal number."""
+    (y,) = interpret(load(stored_bias(scale)), [np.zeros((1, 3, 8, 8), np.float32)])
+    wanted = np.array([-3, 0, 1 << 30]) * np.asarray(scale, np.float32).astype(np.float64)
+    np.testing.assert_allclose(y.numpy()[0, 0, 0], wanted, rtol=1e-6, atol=1e-44)
 
 
 def test_values_are_read_with_the_scale_that_they_were_written_with():

@@ -31,6 +31,11 @@ MODELS = {
         window = Constant <value = int64[2] {2, 3}> ()
         y = Col2Im (x, size, window)
     }""",
+    "columns_side_by_side": """g (float[1,12,4] x) => (float[1,2,5,5] y) {
+        size = Constant <value = int64[2] {5, 5}> ()
+        window = Constant <value = int64[2] {2, 3}> ()
+        y = Col2Im <strides = [2, 3], pads = [0, 1, 0, 1]> (x, size, window)
+    }""",
     "columns_apart": """g (float[1,12,9] x) => (float[1,2,5,6] y) {
         size = Constant <value = int64[2] {5, 6}> ()
         window = Constant <value = int64[2] {2, 3}> ()

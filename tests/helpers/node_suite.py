@@ -80,28 +80,41 @@ def kind_of(case: Any) -> str:
     return "expanded" if "_expanded" in case.name else "array"
 
 
-def stored(model: onnx.ModelProto, arrays: list[Any], first: int) -> onnx.ModelProto:
-    """The model with its inputs from the `first` on stored, as weights and shapes are in files."""
+def stored(model: onnx.ModelProto, arrays: list[Any], given: range) -> onnx.ModelProto:
+    """The model with its inputs stored, as weights and shapes are in files, but those at the places `given`."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    for item, array in list(zip(list(made.graph.input), arrays, strict=False))[first:]:
-        if isinstance(array, (np.ndarray, np.generic)):
+    for place, (item, array) in enumerate(zip(list(made.graph.input), arrays, strict=False)):
+        if place not in given and item.type.HasField("tensor_type"):
             made.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), item.name))
             made.graph.input.remove(item)
     return made
 
 
 def forms(case: Any) -> Iterator[tuple[onnx.ModelProto, list[Tensor]]]:
-    """A case with all inputs open, and with all but the first one stored; of some operators with all stored."""
+    """A case with all inputs open, with all but the first or the last stored, and of some operators with all stored.
+
+    Sequences and optional values are neither: `lists_of` has them.
+    """
     arrays = [value(v) for v in case.data_sets[0][0]]
-    if operator_of(case.name) in CONSTANT:
-        model = stored(case.model, arrays, 0)
-        model.graph.input.append(onnx.helper.make_tensor_value_info("unused", onnx.TensorProto.FLOAT, [1]))
-        yield model, [Tensor._wrap(np.zeros(1, np.float32))]
-        return
-    for count in dict.fromkeys((len(arrays), min(1, len(arrays)))):
-        given = [Tensor._wrap(np.asarray(v)) for v in arrays[:count] if isinstance(v, (np.ndarray, np.generic))]
-        yield stored(case.model, arrays, count), given
+    lists = lists_of(case)
+    if operator_of(case.name) not in CONSTANT and arrays:
+        pairs = list(zip([item.name for item in case.model.graph.input], arrays, strict=False))
+        last = len(arrays) - 1
+        for given in dict.fromkeys((range(last + 1), range(1), range(last, last + 1))):
+            values = [np.asarray(v) for name, v in (pairs[i] for i in given) if name not in lists]
+            yield stored(case.model, arrays, given), [Tensor._wrap(v) for v in values]
+        if kind_of(case) != "sequence":
+            return
+    made = stored(case.model, arrays, range(0))
+    made.graph.input.append(onnx.helper.make_tensor_value_info("unused", onnx.TensorProto.FLOAT, [1]))
+    yield made, [Tensor._wrap(np.zeros(1, np.float32))]
+
+
+def lists_of(case: Any) -> dict[str, Any]:
+    """The inputs of a case that are sequences or optional values, which are given while importing."""
+    pairs = zip(case.model.graph.input, map(value, case.data_sets[0][0]), strict=False)
+    return {item.name: one for item, one in pairs if not item.type.HasField("tensor_type")}
 
 
 def outcome(name: str) -> Outcome:
@@ -119,7 +132,7 @@ def _run(case: Any, model: onnx.ModelProto, inputs: list[Tensor]) -> tuple[str, 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            graph = load_graph(model.SerializeToString())
+            graph = load_graph(model.SerializeToString(), input_values=lists_of(case))
             graph.lint()
             sides = [v if isinstance(v, list) else [v] for v in case.data_sets[0][1]]  # of a sequence, its values
             wanted = [value(v) for side in sides for v in side]

@@ -8,8 +8,8 @@ from onnx import helper, numpy_helper
 from megengine import plan
 from megengine.convert.onnx import load
 from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import QuantizationError
-from megengine.quantization import integer_network, verify
+from megengine.core.errors import FileFormatError, QuantizationError
+from megengine.quantization import integer_network, quantize_model, verify
 from megengine.quantization.checks import integer_form
 from tests.helpers.onnx_runtime import session_of
 
@@ -132,6 +132,55 @@ def test_dynamic_ranges_are_those_of_the_runtime(source, tmp_path):
     net, xs = load(path), data(4, first=20)
     got, wanted = np.stack([net(x).numpy() for x in xs]), answers(path, xs, optimized=False)
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [INT8, UINT8])
+def test_files_with_dynamic_ranges_become_integer_networks(source, tmp_path, weights):
+    """Read as real values, whose range calibration finds, between layers with the stored weights."""
+    path = tmp_path / "dynamic.onnx"
+    tools.quantize_dynamic(source, path, weight_type=weights)
+    net, xs = load(path, dynamic=False), data(6, first=20)
+    floats, dynamic = answers(source, xs, optimized=False), answers(path, xs, optimized=False)
+    noise = np.abs(dynamic - floats).max()
+    assert 0 < np.abs(np.stack([net(x).numpy() for x in xs]) - floats).max() <= 2 * noise  # weights keep their steps
+    made = quantize_model(net, xs)
+    assert made.report.integer_layers == 4 and verify(made, xs[:1], threads=(1,)).exact
+    assert np.abs(np.stack([made(x).numpy() for x in xs]) - floats).max() < 0.05 * np.abs(floats).max()
+
+
+def test_lstm_with_dynamic_ranges_is_read_as_real_values(tmp_path):
+    rng = np.random.default_rng(2)
+    weights = {"w": (2, 24, 5), "r": (2, 24, 6), "b": (2, 48)}
+    stored = [numpy_helper.from_array((rng.normal(size=s) * 0.4).astype(np.float32), n) for n, s in weights.items()]
+    lstm = helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], "lstm", hidden_size=6, direction="bidirectional")
+    ends = [helper.make_tensor_value_info("x", 1, ["length", 2, 5]), helper.make_tensor_value_info("y", 1, None)]
+    graph = helper.make_graph([lstm], "net", ends[:1], ends[1:], stored)
+    source, path = tmp_path / "float.onnx", tmp_path / "dynamic.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
+    tools.quantize_dynamic(source, path, weight_type=INT8)
+    with pytest.raises(FileFormatError, match=r"DynamicQuantizeLSTM.*range of each step; load\(..., dynamic=False\)"):
+        load(path)
+    net, xs = load(path, dynamic=False), [rng.normal(size=(7, 2, 5)).astype(np.float32) for _ in range(4)]
+    floats = answers(source, xs, optimized=False)
+    for model, most in ((net, 0.02), (quantize_model(net, xs), 0.04)):
+        assert np.abs(np.stack([model(x).numpy() for x in xs]) - floats).max() < most
+    model = onnx.load(path)
+    (node,) = (n for n in model.graph.node if n.op_type == "DynamicQuantizeLSTM")
+    node.input[8] = ""
+    with pytest.raises(FileFormatError, match="a scale is missing; expected one of each weight"):
+        load(model, dynamic=False)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_integers_by_the_range_at_hand_are_the_runtimes(spread):
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> net (float[n,5] x) => (uint8[n,5] q, float s, uint8 z) '
+        "{ q, s, z = DynamicQuantizeLinear (x) }"
+    )
+    x = (spread * np.random.default_rng(0).normal(2, 1, (4, 5))).astype(np.float32)
+    wanted = runtime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    for got, want in zip(load(model)(x), wanted, strict=True):
+        np.testing.assert_array_equal(got.numpy(), want)
 
 
 @pytest.mark.parametrize(

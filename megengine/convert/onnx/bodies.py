@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from megengine.convert.onnx.context import Value, spec_of
+from megengine.convert.onnx.context import Group, Value, spec_of
 from megengine.convert.onnx.reading import operator_name
 from megengine.core.dtype import storage_of
 
@@ -22,7 +22,7 @@ def has_body(op_type: str, opset: int) -> bool:
 
 
 def body_of(
-    node: "onnx.NodeProto", inputs: Sequence[Value | None], opset: int
+    node: "onnx.NodeProto", inputs: Sequence[Value | Group | None], opset: int
 ) -> tuple[list["onnx.NodeProto"], int] | None:
     """The nodes that define a node, which read its inputs and make its outputs, and their opset; None without any."""
     import onnx
@@ -62,9 +62,12 @@ def _form(schema: "onnx.defs.OpSchema") -> tuple:
     return inputs, {name: item.default_value.SerializeToString() for name, item in schema.attributes.items()}
 
 
-def _type(value: Value) -> "onnx.TypeProto":
+def _type(value: Value | Group) -> "onnx.TypeProto":
     import onnx
 
+    if isinstance(value, Group):  # the standard says no more of an optional value than of a sequence
+        first = value.values[0] if value.values else np.zeros(0, np.float32)
+        return onnx.helper.make_sequence_type_proto(_type(first))
     spec = spec_of(value)
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(storage_of(spec.dtype)))
     return onnx.helper.make_tensor_type_proto(kind, list(spec.shape))

@@ -33,10 +33,19 @@ QUANTIZED: set[str] = set()  # operators whose rules take quantized tensors; the
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A sequence of values, or an optional value that is not there: known while importing, and no value of a graph."""
+    """A sequence of values, or an optional value that is not there: known while importing, and no value of a graph.
+
+    Args:
+        values: those of the sequence.
+        optional: whether it is an optional value that is not there.
+        grows: whether the rounds of a loop add to it; its values are those of one round then.
+        rows: of a sequence whose length depends on the network's input, all values along a first axis.
+    """
 
     values: list[Any]
     optional: bool = False
+    grows: bool = False
+    rows: Any = None
 
 
 def rule(*op_types: str, quantized: bool = False) -> Callable[[Rule], Rule]:
@@ -81,7 +90,8 @@ def composition(*op_types: str) -> Callable[[Rule], Rule]:
 class OnnxNode:
     """An ONNX node that is imported: inputs (arrays are constants), attributes, and the graph under construction.
 
-    An optional input that is left out is None; `outputs` holds "" for a result that nothing reads.
+    An optional input that is left out is None; `outputs` holds "" for a result that nothing reads; `dynamic` says
+    whether values that are quantized by the range at hand are, or are read as the real ones.
     """
 
     graph: InternalGraph
@@ -91,6 +101,7 @@ class OnnxNode:
     attrs: dict[str, Any]
     opset: int
     outputs: tuple[str, ...]
+    dynamic: bool = True
     meta: dict[str, Any] = field(default_factory=dict)
     constants: dict[int, TensorNode] = field(default_factory=dict)
     keep: dict[int, np.ndarray] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value, composition, rule
 from megengine.convert.onnx.operators import like
+from megengine.convert.onnx.quant_rules import by_range
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
 
@@ -92,11 +93,32 @@ def product_of_integers(node: OnnxNode, a: Tensor, b: Tensor, *more: Tensor | No
 def dynamic_product(node: OnnxNode, a: Tensor, b: Tensor, scale: Tensor, *more: Tensor | None) -> Tensor:
     """The product of integers whose first ones have the range of the values at hand."""
     zero, bias = (*more, None, None)[:2]
-    low, high = F.minimum(F.min(a), 0.0), F.maximum(F.max(a), 0.0)
-    step = (high - low) / 255.0
-    offset = F.clip(apply("round_even", -low / step), 0.0, 255.0)
-    stored = F.clip(apply("round_even", a / step) + offset, 0.0, 255.0) - offset
-    return _scaled(stored.astype("float64"), b, step, scale, zero, bias)
+    if not node.dynamic:
+        y = F.matmul(a, _real(b, scale, zero))
+        return y if bias is None else y + bias
+    stored, step, offset = by_range(a)
+    return _scaled(stored.astype("float64") - offset.astype("float64"), b, step, scale, zero, bias)
+
+
+@rule("com.microsoft::DynamicQuantizeLSTM")
+def dynamic_lstm(node: OnnxNode, x: Value, w: Value, r: Value, *more: Value | None) -> Value:
+    """LSTM whose stored weights [directions, in, 4 * hidden] have scales; its products are those of real values."""
+    if node.dynamic:
+        raise node.fail("quantizes its state by the range of each step; load(..., dynamic=False) reads real values")
+    *optional, scale_w, zero_w, scale_r, zero_r = (*more, *(None,) * 9)[:9]
+    stored = ((w, scale_w, zero_w), (r, scale_r, zero_r))
+    if any(scale is None for _, scale, _ in stored):
+        raise node.fail("a scale is missing; expected one of each weight")
+    weights = (node.composed(lambda _, *of: F.transpose(_real(*of), (0, 2, 1)), *of) for of in stored)
+    return like(node, "LSTM", x, *weights, *optional)
+
+
+def _real(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    """What stored integers stand for: one scale, or one for each column; of three axes, for the directions first."""
+    along = scale.shape if x.ndim < 3 else (scale.shape[0], 1, *(scale.shape[1:] or (1,)))
+    wide = x.astype("float32")
+    wide = wide if zero is None else wide - zero.astype("float32").reshape(along)
+    return wide * scale.reshape(along)
 
 
 def _scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, zero: Tensor | None, bias: Tensor | None) -> Tensor:

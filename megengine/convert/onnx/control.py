@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.convert.onnx.context import Group, OnnxNode, Value
+from megengine.convert.onnx.open_values import is_open_array
 from megengine.core.errors import FileFormatError
 from megengine.core.sizes import named
 from megengine.core.spec import TensorSpec
@@ -38,7 +39,7 @@ class Apart:
 
 
 Run = Callable[["onnx.GraphProto", Sequence[Any], str], list[Any]]  # a graph, its inputs, where it stands
-Separate = Callable[["onnx.GraphProto", Sequence[TensorSpec], str], Apart]
+Separate = Callable[["onnx.GraphProto", Sequence[TensorSpec | Group], str], Apart]
 
 
 def either(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
@@ -101,11 +102,8 @@ def rounds(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
     """The rounds of a loop one after the other; an op where it is not known how many there are, or there are many."""
     body = _graph(node, "body")
     limit, going = node.optional(0), node.optional(1)
-    if (
-        isinstance(limit, TensorNode)
-        or isinstance(going, TensorNode)
-        or (limit is not None and limit.item() > MOST_ROUNDS)
-    ):
+    computed = any(isinstance(value, TensorNode) or is_open_array(value) for value in (limit, going))
+    if computed or (limit is not None and limit.item() > MOST_ROUNDS):
         return _looped(node, separate)
     most = math.inf if limit is None else int(limit.reshape(-1)[0])
     more = going is None or bool(going.reshape(-1)[0])
@@ -129,19 +127,30 @@ def _looped(node: OnnxNode, separate: Separate) -> Sequence[Any]:
     """The op that goes on while its body says so. A length of a state that a round changes is open in the body."""
     body = _graph(node, "body")
     states = [node.input(index) for index in range(2, len(node.inputs))]
-    if any(isinstance(state, Group) for state in states):
-        raise node.fail("a sequence is carried through rounds whose number depends on the network's input")
-    first = [node.as_node(state) for state in states]
+    if any(isinstance(state, Group) and (state.values or state.optional or state.rows) for state in states):
+        raise node.fail("a sequence with values is carried through rounds whose number depends on the network's input")
+    first = [node.as_node(state) for state in states if not isinstance(state, Group)]
     specs = [state.spec for state in first]
-    part = separate(body, (*_ROUND, *specs), "body")
-    after = [n.spec for n in part.graph.outputs[1 : 1 + len(states)]]
+
+    def once(specs: Sequence[TensorSpec]) -> Apart:
+        given = iter(specs)
+        taken = (Group([], grows=True) if isinstance(state, Group) else next(given) for state in states)
+        return separate(body, (*_ROUND, *taken), "body")
+
+    part = once(specs)
+    after = [n.spec for n in part.graph.outputs[1 : 1 + len(first)]]
     opened = [_opened(node, k, *pair) for k, pair in enumerate(zip(specs, after, strict=True))]
     if opened != specs:
-        part = separate(body, (*_ROUND, *opened), "body")
+        part = once(opened)
     outer = _with_the_same_inputs([part])
     ends = [node.as_node(value) for value in (node.optional(0), node.optional(1)) if value is not None]
     flags = {"limited": node.optional(0) is not None, "asked": node.optional(1) is not None}
-    return node.apply("loop", *ends, *first, *outer, body=Body(part.graph), states=len(states), **flags)
+    made = node.apply("loop", *ends, *first, *outer, body=Body(part.graph), states=len(first), **flags)
+    made = made if isinstance(made, tuple) else (made,)
+    scans = len(body.output) - 1 - len(states)
+    last, grown = iter(made[: len(first)]), iter(made[len(first) + scans :])
+    kept = [Group([], rows=next(grown)) if isinstance(state, Group) else next(last) for state in states]
+    return [*kept, *made[len(first) : len(first) + scans]]
 
 
 _ROUND = (TensorSpec((), np.dtype(np.int64)), TensorSpec((), np.dtype(np.bool_)))

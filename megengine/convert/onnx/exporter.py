@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from megengine.convert.onnx import (  # noqa: F401  (they fill WRITERS)
     recurrent_rules,
     write_control_rules,
@@ -12,6 +14,7 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill WRITERS)
     write_math_rules,
     write_recurrent_rules,
     write_rules,
+    write_window_rules,
 )
 from megengine.convert.onnx.writing import OLDER, WRITERS, NewerOpsetError, Writer, attribute, quantized, utf8
 from megengine.core.dtype import storage_of
@@ -108,8 +111,10 @@ def _graph_proto(w: Writer, graph: InternalGraph, inputs: Sequence[TensorNode]) 
     w.absorbed.update(id(pair[0]) for pair in linear if pair is not None)
     for expr in graph.exprs():
         if isinstance(expr, Apply) and id(expr) not in w.absorbed:
-            w.current = expr
+            w.current, first = expr, len(w.nodes)
             _write_expr(w, expr)
+            if storage_of(expr.outputs[0].spec.dtype) == np.int16:
+                _take_floats(w, first)
     w.current = None
     outputs = _outputs(w, graph)
     infos = [_value_info(node) for node in inputs]
@@ -164,14 +169,33 @@ def _write_expr(w: Writer, expr: Apply) -> None:
         return
     attrs = {theirs: expr.attrs[ours] for ours, theirs in rule.attributes.items() if ours in expr.attrs}
     attrs.update(rule.more([node.spec for node in expr.inputs]))
-    for name, value in attrs.items():
-        if is_open(value):
-            raise w.unsupported(expr, f"its {name} is {value}, which follows from open sizes, and ONNX wants numbers")
-    names = None
-    if expr.record.weighted:
-        biases = (write_rules.bias_name(w, expr, node) for node in expr.inputs[2:])
-        names = [*map(w.value, expr.inputs[:2]), *biases]
-    w.emit(rule.op_type, expr, names, **{name: attribute(value) for name, value in attrs.items()})
+    plain = 2 if expr.record.weighted else len(expr.inputs)
+    names = [*map(w.value, expr.inputs[:plain])]
+    names += [write_rules.bias_name(w, expr, node) for node in expr.inputs[plain:]]
+    if "pads" in attrs and not expr.record.rule.transposed:
+        write_window_rules.emit_window(w, rule.op_type, expr, names, attrs)
+    else:
+        w.emit(rule.op_type, expr, names, **{name: attribute(value) for name, value in attrs.items()})
+
+
+# operator -> its inputs of int16, which the standard (MaxPool) or ONNX Runtime (Pad) lacks; float32 holds them exactly
+_WITHOUT_INT16 = {"MaxPool": (0,), "Pad": (0, 2)}
+
+
+def _take_floats(w: Writer, first: int) -> None:
+    """Put casts around the nodes from `first` on that move 16-bit integers and cannot."""
+    import onnx
+
+    written, w.nodes[first:] = w.nodes[first:], []
+    for node in written:
+        places = [i for i in _WITHOUT_INT16.get(node.op_type, ()) if i < len(node.input)]
+        for i in places:
+            node.input[i] = w.add("Cast", [node.input[i]], f"{node.input[i]}_float", to=onnx.TensorProto.FLOAT)
+        w.nodes.append(node)
+        if places:
+            result = node.output[0]
+            node.name = node.output[0] = w.free(f"{result}_float")
+            w.add("Cast", [node.output[0]], [result], to=onnx.TensorProto.INT16)
 
 
 def _value_info(node: TensorNode, name: str | None = None) -> "onnx.ValueInfoProto":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -66,7 +66,12 @@ MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError
 
 
 def load(
-    source: Source, input_shapes: Shapes = None, input_values: Known = None, *, example_sizes: Sizes = None
+    source: Source,
+    input_shapes: Shapes = None,
+    input_values: Known = None,
+    *,
+    example_sizes: Sizes = None,
+    dynamic: bool = True,
 ) -> TracedModule:
     """Read an ONNX model as a module that is called, edited, quantized and compiled like a traced one.
 
@@ -75,11 +80,17 @@ def load(
     Example:
         >>> net = load("mobilenet.onnx")  # doctest: +SKIP
     """
-    return TracedModule.from_graph(load_graph(source, input_shapes, input_values, example_sizes=example_sizes))
+    graph = load_graph(source, input_shapes, input_values, example_sizes=example_sizes, dynamic=dynamic)
+    return TracedModule.from_graph(graph)
 
 
 def load_graph(
-    source: Source, input_shapes: Shapes = None, input_values: Known = None, *, example_sizes: Sizes = None
+    source: Source,
+    input_shapes: Shapes = None,
+    input_values: Known = None,
+    *,
+    example_sizes: Sizes = None,
+    dynamic: bool = True,
 ) -> InternalGraph:
     """Read an ONNX model (opset 7 to the newest) as an op-level graph.
 
@@ -91,6 +102,8 @@ def load_graph(
             sequences, None for an optional value that is not there. The graph does not have these inputs.
         example_sizes: lengths of open axes by name, which stay open: the graph is read for these, and what it draws,
             prints and counts is for these. Otherwise 1 for a batch, and usual sizes of pictures and texts.
+        dynamic: False reads what the file quantizes by the range of the values at hand (`quantize_dynamic`) as the real
+            values, between layers whose weights keep their steps: a network for `quantize_model`.
 
     Returns:
         A graph of ops; nodes carry the ONNX names, `meta["module"]` of their exprs the module path. An output that is
@@ -111,7 +124,7 @@ def load_graph(
         stored = list(initializers(model, folder))
 
         def read(examples: Examples) -> InternalGraph:
-            return _Importer(model, folder, stored, input_shapes, input_values or {}, examples).run()
+            return _Importer(model, folder, stored, input_shapes, input_values or {}, examples, dynamic).run()
 
         for scale in SCALES:
             examples = Examples(dict(example_sizes or {}), scale)
@@ -159,6 +172,7 @@ class _Importer:
     shapes: Shapes
     fixed: Mapping[str, Any]
     examples: Examples
+    dynamic: bool
     # of the graph that is read, then those around it
     values: ChainMap[str, Any] = field(default_factory=lambda: ChainMap({}))
     captured: dict[int, tuple[str, TensorNode, TensorNode]] = field(default_factory=dict)
@@ -274,16 +288,23 @@ class _Importer:
         finally:
             self.values = outer
 
-    def _apart(self, opset: int, graph: onnx.GraphProto, specs: Sequence[TensorSpec], where: str) -> Apart:
-        """A graph that a node runs as a graph of its own, with inputs of these specs."""
+    def _apart(self, opset: int, graph: onnx.GraphProto, specs: Sequence[TensorSpec | Group], where: str) -> Apart:
+        """A graph that a node runs as a graph of its own, with inputs of these specs.
+
+        Sequences are no inputs; the one value that a round adds to each of them is an output behind the others.
+        """
         around = self.graph, self.shared, self.captured
         self.graph = made = InternalGraph(name=_clean(graph.name, "body"))
         self.shared, self.captured = {**{name: {} for name in self.shared}, "names": self.shared["names"]}, {}
         try:
             pairs = zip(_inputs_of(graph, len(specs)), specs, strict=True)
-            inputs = [add_input(made, _clean(item.name, "input"), spec) for item, spec in pairs]
-            values = self._graph(opset, graph, inputs, where)
-            set_outputs(made, [self._output(i.name, v) for i, v in zip(graph.output, values, strict=True)])
+            inputs = [
+                spec if isinstance(spec, Group) else add_input(made, _clean(item.name, "input"), spec)
+                for item, spec in pairs
+            ]
+            named = [(i.name, v) for i, v in zip(graph.output, self._graph(opset, graph, inputs, where), strict=True)]
+            named.sort(key=lambda one: isinstance(one[1], Group))
+            set_outputs(made, [self._output(name, _added(name, v)) for name, v in named])
             remove_dead(made)
             captured = list(self.captured.values())
         finally:
@@ -293,7 +314,8 @@ class _Importer:
     def _reached(self, name: str, value: Any) -> Any:
         """A value in the graph that is read now: one of a graph around it is an input."""
         if isinstance(value, Group):
-            return Group([self._reached(name, item) for item in value.values], value.optional)
+            rows = None if value.rows is None else self._reached(name, value.rows)
+            return replace(value, values=[self._reached(name, item) for item in value.values], rows=rows)
         if not isinstance(value, TensorNode) or value.graph is self.graph:
             return value
         if id(value) not in self.captured:
@@ -371,6 +393,7 @@ class _Importer:
             attrs=_attributes(node),
             opset=opset,
             outputs=tuple(name if name in self.used else "" for name in node.output),
+            dynamic=self.dynamic,
             meta={"module": _module_path(node), "onnx": node.name or name, **_noted(node)},
             **self.shared,
         )
@@ -404,6 +427,18 @@ class _Importer:
         if is_open_array(value):
             return self._onnx_node(onnx.NodeProto(name=name), [], 0, self.opset).as_node(value)
         return self.graph.constant(value, name=_clean(name, "output")) if isinstance(value, np.ndarray) else value
+
+
+def _added(name: str, value: Any) -> Any:
+    """What a round adds to a sequence; other values as they are."""
+    if not isinstance(value, Group) or not value.grows:
+        return value
+    if len(value.values) != 1:
+        raise FileFormatError(
+            f"a round adds {counted(len(value.values), 'value')} to the sequence {name!r}, and the number of rounds "
+            "depends on the network's input; expected one"
+        )
+    return value.values[0]
 
 
 def _inputs_of(graph: onnx.GraphProto, count: int) -> Sequence[onnx.ValueInfoProto]:

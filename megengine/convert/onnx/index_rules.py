@@ -1,6 +1,7 @@
 """Import rules that choose, place and order elements: gather, scatter, largest elements, masks of places."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -308,18 +309,35 @@ def col2im(node: OnnxNode, x: Tensor) -> Tensor:
     pads, ones = node.ints("pads", (0,) * 2 * dims) or (), (1,) * dims
     dilations, strides = node.ints("dilations", ones) or ones, node.ints("strides", ones) or ones
     padded = [n + a + b for n, a, b in zip(image, pads[:dims], pads[dims:], strict=True)]
+    channels = x.shape[1] // math.prod(block)
+    lead = (x.shape[0], channels)
+    starts, stops = (0, 0, *pads[:dims]), (*lead, *(a + n for a, n in zip(pads[:dims], image, strict=True)))
+    inner = {"starts": starts, "stops": stops, "steps": (1,) * (2 + dims)}
+    if strides == block and dilations == ones:
+        y = _side_by_side(x, block, padded)
+        return apply("slice", y, **inner) if any(pads) else y
     at = np.zeros((1,) * 2 * dims, np.int64)
     for k, (n, b, d, s) in enumerate(zip(padded, block, dilations, strides, strict=True)):
-        starts = np.arange(0, n - d * (b - 1), s)
-        place = np.arange(b)[:, None] * d + starts
+        place = np.arange(b)[:, None] * d + np.arange(0, n - d * (b - 1), s)
         along = [1] * 2 * dims
         along[k], along[dims + k] = place.shape
         at = at * n + place.reshape(along)
-    channels = x.shape[1] // math.prod(block)
-    lead = (x.shape[0], channels)
     index = apply("broadcast_to", Tensor._wrap(at.reshape(1, 1, -1)), shape=(*lead, at.size))
     zeros = apply("broadcast_to", Tensor(0, dtype=x.dtype), shape=(*lead, math.prod(padded)))
     values = apply("reshape", x, shape=(*lead, at.size))
     summed = apply("scatter_elements", zeros, index, values, axis=2, reduction="add")
-    inner = tuple(slice(a, a + n) for a, n in zip(pads[:dims], image, strict=True))
-    return apply("reshape", summed, shape=(*lead, *padded))[(slice(None), slice(None), *inner)]
+    return apply("slice", apply("reshape", summed, shape=(*lead, *padded)), **inner)
+
+
+def _side_by_side(x: Tensor, block: Sequence[int], size: Sequence[int]) -> Tensor:
+    """Blocks [N, C * elements of a block, blocks] that do not overlap, and zeros where no block fits."""
+    dims, lead = len(block), (x.shape[0], x.shape[1] // math.prod(block))
+    counts = [n // b for n, b in zip(size, block, strict=True)]
+    apart = apply("reshape", x, shape=(*lead, *block, *counts))
+    perm = (0, 1, *(axis + k for k in range(2, 2 + dims) for axis in (dims, 0)))
+    covered = tuple(n * b for n, b in zip(counts, block, strict=True))
+    y = apply("reshape", apply("transpose", apart, perm=perm), shape=(*lead, *covered))
+    left = tuple((0, largest(0, n - end)) for n, end in zip(size, covered, strict=True))
+    if not any(is_open(end) or end for _, end in left):
+        return y
+    return apply("pad", y, widths=((0, 0), (0, 0), *left), mode="constant", value=0.0)

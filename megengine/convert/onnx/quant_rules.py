@@ -14,6 +14,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.ir.node import TensorNode
 
 FLOAT32 = np.dtype(np.float32)
+_NORMAL = float(np.finfo(np.float32).tiny)
 _WHOLE = {np.dtype(np.int8): "qint8", np.dtype(np.uint8): "quint8", np.dtype(np.int16): "qint16"}
 _NAMES = {**_WHOLE, np.dtype(ml_dtypes.int4): "qint4", np.dtype(ml_dtypes.uint4): "quint4"}  # of stored values
 # operator -> the one that it computes on floats, the axis of several scales of each input
@@ -57,13 +58,14 @@ def _dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, axis
     """The floats that integers stand for; stored 8-bit weights stay integers."""
     if isinstance(x, np.ndarray):
         if not isinstance(scale, TensorNode) and not isinstance(zero, TensorNode):
-            flat = _checked(node, scale)
+            flat = _checked(node, scale, least=0.0)  # a scale of stored biases is a product, which may be subnormal
             offset = np.zeros(scale.shape, np.int32) if zero is None else zero.astype(np.int32)
             per_axis = (
                 flat.size > 1 and scale.ndim == 1 and axis is not None and x.shape[node.axis(axis, x.ndim)] == flat.size
             )
             is_plain = scale.dtype == np.float32 and np.unique(offset).size == 1 and (per_axis or flat.size == 1)
-            if is_plain and (name := _NAMES.get(x.dtype)):
+            is_plain = is_plain and bool((flat >= _NORMAL).all())
+            if node.dynamic and is_plain and (name := _NAMES.get(x.dtype)):
                 scales, along = (flat, node.axis(axis or 0, x.ndim)) if per_axis else (float(flat[0]), None)
                 dtype = quantized(name, scales, int(offset.reshape(-1)[0]), along)
                 return node.apply("dequantize", node.integers(x.astype(dtype.storage, copy=False), dtype))
@@ -86,9 +88,9 @@ def _constant_pair(node: OnnxNode, scale: Value, zero: Value | None) -> tuple[fl
     return float(_checked(node, scale)[0]), 0 if zero is None else int(zero.reshape(-1)[0])
 
 
-def _checked(node: OnnxNode, scale: np.ndarray) -> np.ndarray:
+def _checked(node: OnnxNode, scale: np.ndarray, *, least: float = _NORMAL) -> np.ndarray:
     flat = scale.astype(np.float32).reshape(-1)
-    if not flat.size or not np.all(np.isfinite(flat) & (flat >= np.finfo(np.float32).tiny)):
+    if not flat.size or not np.all(np.isfinite(flat) & (flat >= least)):
         raise node.fail(f"its scale is {brief(scale.reshape(-1).tolist())}; expected positive, normal, finite numbers")
     return flat
 
@@ -176,12 +178,36 @@ def _bias(node: OnnxNode, place: int) -> Value | None:
     return (stored.astype(np.float64) * scale * float(node.attr("alpha", 1.0))).astype(np.float32)
 
 
+@rule("DynamicQuantizeLinear")
+def dynamic_quantize(node: OnnxNode, x: Value) -> tuple[Value, ...]:
+    """uint8 by the range of the values at hand, their scale and zero point; the real values with a scale of 1."""
+    if not node.dynamic:
+        return x, np.ones((), FLOAT32), np.zeros((), np.uint8)
+    return node.composed(lambda _, t: by_range(t), x)
+
+
+def by_range(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Integers from 0 to 255 for the range of x with 0, their scale and zero point."""
+    low, high = F.minimum(F.min(x), 0.0), F.maximum(F.max(x), 0.0)
+    width = high - low
+    step = F.where(width == 0.0, F.ones_like(width), width / 255.0)
+    offset = F.clip(apply("round_even", -low / step), 0.0, 255.0)
+    stored = F.clip(apply("round_even", x / step) + offset, 0.0, 255.0)
+    return stored.astype("uint8"), step, offset.astype("uint8")
+
+
 @rule("MatMulInteger", "ConvInteger", quantized=True)
 def integer_product(
     node: OnnxNode, a: Value, b: Value, zero_a: Value | None = None, zero_b: Value | None = None
 ) -> Value:
-    """Sums of products of integers, exact in 64-bit floats; several zero points belong to rows, columns or filters."""
+    """Sums of products of integers, exact in 64-bit floats; several zero points belong to rows, columns or filters.
+
+    A first operand of real values, as `dynamic_quantize` reads them, gives real sums.
+    """
     filters = node.op_type == "ConvInteger"
+    if spec_of(a).dtype == FLOAT32:
+        weight = node.composed(_centred, node.stored(b, FLOAT32), zero_b, axis=0 if filters else -1)
+        return like(node, node.op_type.removesuffix("Integer"), a, node.cast(weight, FLOAT32))
     pairs = ((a, zero_a, None if filters else -2), (b, zero_b, 0 if filters else -1))
     wide = [node.composed(_centred, node.stored(x, FLOAT32), zero, axis=axis) for x, zero, axis in pairs]
     return node.cast(like(node, node.op_type.removesuffix("Integer"), *wide), np.int32)

@@ -28,6 +28,9 @@ def resize(node: OnnxNode, x: Value) -> Value:
         expected = f"expected one of {list(MODES)}, {list(PLACES)}, {list(NEAREST)}"
         raise node.fail(f"mode {mode!r}, coordinates {where!r} or rounding {rounding!r} is unknown; {expected}")
     axes = _axes(node, x.shape, where)
+    if where != "tf_crop_and_resize" and all(a.old in (1, a.new) for a in axes):  # one element is every element
+        shape = tuple(a.new for a in axes)
+        return x if shape == x.shape else node.apply("broadcast_to", x, shape=shape)
     if any(is_open((a.old, a.new)) for a in axes):
         y = _at_every_size(node, x, axes, mode, where, rounding)
         return resized_at_run_time(node, x, axes, mode, where, rounding) if y is None else y

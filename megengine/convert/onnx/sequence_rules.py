@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from megengine.convert.onnx.context import Group, OnnxNode, Value, rule
+from megengine.convert.onnx.open_values import settled
 from megengine.convert.onnx.shape_rules import cut
 from megengine.core.text import counted
 
@@ -14,6 +15,9 @@ from megengine.core.text import counted
 def _group(node: OnnxNode, value: Any) -> list[Any]:
     if not isinstance(value, Group):
         raise node.fail("its first input is no sequence; the file is damaged")
+    if value.rows is not None:
+        takers = "ConcatFromSequence and SequenceLength take such"
+        raise node.fail(f"the length of its sequence depends on the network's input; only {takers}")
     return value.values
 
 
@@ -51,8 +55,10 @@ def at(node: OnnxNode, values: Any, position: Value) -> Value:
 def insert(node: OnnxNode, values: Any, value: Value, position: Value | None = None) -> Group:
     """With a value in front of a position, or behind all."""
     items = _group(node, values)
+    if values.grows and position is not None:
+        raise node.fail("puts a value at a position of a sequence whose length depends on the network's input")
     place = _place(node, 2, len(items))
-    return Group([*items[:place], value, *items[place:]])
+    return Group([*items[:place], value, *items[place:]], grows=values.grows)
 
 
 @rule("SequenceErase")
@@ -68,12 +74,16 @@ def erase(node: OnnxNode, values: Any, position: Value | None = None) -> Group:
 @rule("SequenceLength")
 def length(node: OnnxNode, values: Any) -> Value:
     """The number of values."""
+    if isinstance(values, Group) and values.rows is not None:
+        return settled(values.rows.shape[:1], ())
     return np.asarray(len(_group(node, values)), np.int64)
 
 
 @rule("ConcatFromSequence")
 def join(node: OnnxNode, values: Any) -> Value:
     """The values along an axis, with new_axis along one that they do not have."""
+    if isinstance(values, Group) and values.rows is not None:
+        return _joined_rows(node, values.rows)
     items = _group(node, values)
     if not items or "axis" not in node.attrs:
         raise node.fail("its sequence is empty, or its axis missing")
@@ -82,6 +92,18 @@ def join(node: OnnxNode, values: Any) -> Value:
         axis = node.axis(axis, len(shape) + 1)
         items = [node.reshape(x, (*shape[:axis], 1, *shape[axis:])) for x in items]
     return items[0] if len(items) == 1 else node.apply("concat", *items, axis=node.axis(axis, len(items[0].shape)))
+
+
+def _joined_rows(node: OnnxNode, rows: Value) -> Value:
+    """Values along a first axis along another one: their own, or a new one."""
+    count, *shape = rows.shape
+    new = bool(node.attr("new_axis", 0))
+    axis = node.axis(int(node.attr("axis", 0)), len(shape) + new)
+    perm = [*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1)]
+    turned = rows if axis == 0 else node.apply("transpose", rows, perm=tuple(perm))
+    if new:
+        return turned
+    return node.reshape(turned, (*shape[:axis], count * shape[axis], *shape[axis + 1 :]))
 
 
 @rule("SplitToSequence")

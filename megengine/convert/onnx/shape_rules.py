@@ -135,6 +135,8 @@ def cut(node: OnnxNode, x: Value, ranges: dict[int, tuple[int, int | None, int]]
 @rule("Slice", quantized=True)
 def slice_(node: OnnxNode, x: Value) -> Value:
     """Bounds count from the end when negative and are cut to the axis."""
+    if any(isinstance(node.optional(k), TensorNode) for k in (1, 2)):
+        return _between(node, x)
     shape = x.shape
     if node.opset < 10:
         starts, ends, axes, steps = node.ints("starts"), node.ints("ends"), node.ints("axes"), None
@@ -160,6 +162,32 @@ def slice_(node: OnnxNode, x: Value) -> Value:
             high = None
         ranges[axis] = (low, low if empty else high, step)
     return cut(node, x, ranges)
+
+
+def _between(node: OnnxNode, x: Value) -> Value:
+    """A slice whose bounds are computed at run time: the places between them, as many as there are."""
+    starts, ends, steps = node.input(1), node.input(2), node.const_ints(4, "steps") or (1,)
+    axes = node.const_ints(3, "axes") or (() if is_open(starts.shape) else tuple(range(starts.shape[0])))
+    if set(steps) != {1} or not starts.shape == ends.shape == (len(axes),):
+        raise node.fail(
+            f"its bounds {starts.shape} and {ends.shape} are computed at run time, with steps {steps} along "
+            f"{counted(len(axes), 'axis')}; expected steps of 1 and a bound for each axis (or give fixed input shapes)"
+        )
+    for place, axis in enumerate(axes):
+        axis = node.axis(axis, len(x.shape))
+        inside = node.composed(_places_between, starts, ends, place=place, length=x.shape[axis])
+        index = node.reshape(node.apply("nonzero", inside), (-1,))
+        pattern = tuple("i" if a == axis else (None, None, None) for a in range(len(x.shape)))
+        x = node.apply("index", x, index, pattern=pattern)
+    return x
+
+
+def _places_between(node: OnnxNode, starts: Tensor, ends: Tensor, *, place: int, length: int) -> Tensor:
+    """Of so many places, those from one bound to the other, which count from the end where they are negative."""
+    places, total = counting(length), size_tensor(length)
+    low, high = (bound[place].astype("int64") for bound in (starts, ends))
+    low, high = (F.where(bound < 0, bound + total, bound) for bound in (low, high))
+    return F.logical_and(places >= low, places < high)
 
 
 MAX_RUNS = 64  # neighbours that are taken as slices

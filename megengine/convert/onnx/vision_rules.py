@@ -1,9 +1,13 @@
 """Import rules of sampling and windows: GridSample, RoiAlign, DeformConv, normalisations over neighbours."""
 
 import math
+from collections.abc import Sequence
 
+from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value, composition, rule
+from megengine.core.sizes import is_open
 from megengine.dispatch import apply
+from megengine.ops.common import counting, size_tensor
 from megengine.ops.grid import BORDERS, INTERPOLATIONS, grid_sample
 from megengine.ops.sampling import deformable_conv2d, roi_means
 from megengine.tensor import Tensor
@@ -19,6 +23,38 @@ def sample(node: OnnxNode, x: Tensor, grid: Tensor) -> Tensor:
     if mode not in INTERPOLATIONS or border not in BORDERS:
         raise node.fail(f"mode {stated!r}, padding_mode {border!r}; expected of {INTERPOLATIONS} and {BORDERS}")
     return grid_sample(x, grid, interpolation=mode, border=border, corners=bool(node.attr("align_corners", 0)))
+
+
+@rule("AffineGrid")
+def affine_grid(node: OnnxNode, theta: Value, size: Value) -> Value:
+    """Points of a grid over a picture or volume, moved by one matrix a sample: [N, (D,) H, W, axes]."""
+    sizes = tuple(node.const_ints(1, "size") or [])
+    shape = theta.shape
+    axes = len(sizes) - 2
+    if axes not in (2, 3) or len(shape) != 3 or shape[1:] != (axes, axes + 1):
+        raise node.fail(f"theta is {shape}, size {sizes}; expected [N, 2, 3] and 4 sizes, or [N, 3, 4] and 5")
+    if is_open(shape[0]) != is_open(sizes[0]) or int(shape[0]) != int(sizes[0]):
+        raise node.fail(
+            f"theta is {shape}, its first size {sizes[0]} in {sizes}; expected equal numbers: export the model "
+            f"with both open, or fix the open one with input_shapes={{...}}"
+        )
+    corners = bool(node.attr("align_corners", 0))
+    return node.composed(_moved_grid, theta, lengths=sizes[2:], corners=corners)
+
+
+def _moved_grid(node: OnnxNode, theta: Tensor, *, lengths: Sequence[int], corners: bool) -> Tensor:
+    """The points [x, y, (z,) 1] of a grid from -1 to 1, multiplied with each matrix; a line of one point is 0."""
+    axes, parts = len(lengths), []
+    for axis in reversed(range(axes)):  # the last axis is x
+        length = size_tensor(lengths[axis]).astype("float32")
+        place = counting(lengths[axis]).astype("float32")
+        line = (2 * place - (length - 1)) / (F.maximum(length - 1, 1) if corners else length)
+        along = tuple(-1 if i == axis else 1 for i in range(axes))
+        parts.append(F.broadcast_to(line.reshape(along), lengths).reshape(math.prod(lengths), 1))
+    ones = F.broadcast_to(Tensor(1.0), (math.prod(lengths), 1))
+    points = F.concat([*parts, ones], axis=1).astype(theta.dtype)
+    moved = F.matmul(points, F.transpose(theta, (0, 2, 1)))
+    return moved.reshape(theta.shape[0], *lengths, axes)
 
 
 @rule("LRN")

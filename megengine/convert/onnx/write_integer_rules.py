@@ -3,12 +3,15 @@
 Every node rounds as the specification does, so a runtime that computes node by node gives the same integers.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from megengine.convert.onnx.write_window_rules import padded
 from megengine.convert.onnx.writing import Writer, attribute, quantized, storage, writer
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import GraphError
@@ -20,6 +23,15 @@ from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 
 F32, I32, I64, F64 = (np.dtype(kind) for kind in ("float32", "int32", "int64", "float64"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """`(stored - zero) * factor` is the integers, or a term of them; `stored` is the name of a value, or an array."""
+
+    stored: Any
+    zero: Any = None  # without one it is 0
+    factor: int = 1
 
 
 class _Steps:
@@ -49,12 +61,41 @@ class _Steps:
     def summed(self, x: str, axes: Sequence[int], *, keep: bool = True) -> str:
         return self("ReduceSum", x, np.asarray(axes, I64), keepdims=int(keep))
 
-    def unsigned(self, node: TensorNode) -> tuple[str, Any]:
-        """The integers as uint8 with their zero point: ConvInteger takes no int8 everywhere."""
+    def unsigned(self, node: TensorNode) -> list["_Part"]:
+        """The integers as uint8, which ConvInteger takes everywhere; those of 16 bits as two parts."""
         x, dtype = self.w.value(node), _dtype(node)
         if dtype.storage == np.uint8:
-            return x, np.uint8(dtype.zero_point)
-        return self.cast(self("Add", self.cast(x, I32), np.int32(128)), np.uint8), np.uint8(dtype.zero_point + 128)
+            return [_Part(x, np.uint8(dtype.zero_point))]
+        if dtype.storage == np.int8:
+            moved = self.cast(self("Add", self.cast(x, I32), np.int32(128)), np.uint8)
+            return [_Part(moved, np.uint8(dtype.zero_point + 128))]
+        assert dtype.zero_point == 0, dtype
+        moved = self("Add", self.cast(x, I32), np.int32(32768))
+        high = self("Div", moved, np.int32(256))
+        low = self("Sub", moved, self("Mul", high, np.int32(256)))
+        return [_Part(self.cast(high, np.uint8), np.uint8(128), 256), _Part(self.cast(low, np.uint8), np.uint8(0))]
+
+    def products(self, op_type: str, *sides: "list[_Part]", **attrs: Any) -> str:
+        """Exact sums of products of all sides: int32, or int64 where a side has several parts."""
+        total = ""
+        for parts in itertools.product(*sides):
+            factor = math.prod(part.factor for part in parts)
+            zeros = [part.zero for part in parts if part.zero is not None]
+            made = self(op_type, *(part.stored for part in parts), *zeros, **attrs)
+            if max(map(len, sides)) == 1:
+                return made
+            made = self.cast(made, I64)
+            made = self("Mul", made, np.int64(factor)) if factor != 1 else made
+            total = self("Add", total, made) if total else made
+        return total
+
+    def around(self, node: TensorNode, widths: tuple[tuple[int, int], ...]) -> tuple[list["_Part"], list[int]]:
+        """`unsigned`, and the padding that is left to a window: open widths of zero points are put around here."""
+        parts = self.unsigned(node)
+        if not is_open(widths):
+            return parts, attribute(widths)
+        wider = [replace(p, stored=padded(self.w, p.stored, widths, p.zero, self.name)) for p in parts]
+        return wider, [0] * 2 * len(widths)
 
     def finish(self, t: str, dtype: Any, lo: int | None = None, hi: int | None = None) -> None:
         """Clamp, round to the nearest even integer, add the zero point; a float32 result stays as it is."""
@@ -94,7 +135,9 @@ def _layer(at: _Steps, total: str, channels: tuple[int, ...]) -> None:
     """What follows the sums of a layer; `channels` is the shape that its numbers have."""
     a, (_, _, *numbers) = at.expr.attrs, at.expr.inputs
     b, M, B = (_of(node).reshape(channels) for node in numbers[:3])
-    t = at.cast(at("Add", total, b) if b.any() else total, F32)
+    if b.any():
+        total = at("Add", total, b.astype(I32 if _dtype(at.expr.inputs[0]).storage.itemsize == 1 else I64))
+    t = at.cast(total, F32)
     t = at("Add", at("Mul", t, M), B)
     for residual in numbers[3:]:
         t = at("Add", t, at.scaled(residual, a["ratio"]))
@@ -105,32 +148,31 @@ def _layer(at: _Steps, total: str, channels: tuple[int, ...]) -> None:
 def qconv2d(w: Writer, expr: Apply) -> None:
     """ConvInteger, and the epilogue."""
     at, a = _Steps(w, expr), expr.attrs
-    window = {"strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
-    x, z = at.unsigned(expr.inputs[0])
+    window = {"strides": "stride", "dilations": "dilation", "group": "groups"}
     attrs = {theirs: attribute(a[ours]) for theirs, ours in window.items()}
-    _layer(at, at("ConvInteger", x, w.value(expr.inputs[1]), z, **attrs), (-1, 1, 1))
+    parts, pads = at.around(expr.inputs[0], a["padding"])
+    weights = [_Part(w.value(expr.inputs[1]))]
+    _layer(at, at.products("ConvInteger", parts, weights, pads=pads, **attrs), (-1, 1, 1))
 
 
 @writer("qlinear")
 def qlinear(w: Writer, expr: Apply) -> None:
     """MatMulInteger, and the epilogue."""
     at = _Steps(w, expr)
-    x, z = at.unsigned(expr.inputs[0])
-    weights, middle = unsigned_weights(_of(expr.inputs[1]))
-    _layer(at, at("MatMulInteger", x, weights, z, middle), (-1,))
+    weights = [_Part(*unsigned_weights(_of(expr.inputs[1])))]
+    _layer(at, at.products("MatMulInteger", at.unsigned(expr.inputs[0]), weights), (-1,))
 
 
 @writer("qmatmul")
 def qmatmul(w: Writer, expr: Apply) -> None:
     """MatMulInteger of two computed tensors."""
     at, a = _Steps(w, expr), expr.attrs
-    sides, zeros = [], []
+    sides = []
     for node, turned in zip(expr.inputs, (a["transpose_a"], a["transpose_b"]), strict=True):
-        x, z = at.unsigned(node)
-        rank = len(node.shape)
-        sides.append(at("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2]) if turned else x)
-        zeros.append(z)
-    t = at.cast(at("MatMulInteger", *sides, *zeros), F32)
+        parts, rank = at.unsigned(node), len(node.shape)
+        perm = [*range(rank - 2), rank - 1, rank - 2]
+        sides.append([replace(p, stored=at("Transpose", p.stored, perm=perm)) for p in parts] if turned else parts)
+    t = at.cast(at.products("MatMulInteger", *sides), F32)
     at.finish(at("Mul", t, np.float32(a["m"])), a["dtype"], a["lo"], a["hi"])
 
 
@@ -162,11 +204,11 @@ def requantize(w: Writer, expr: Apply) -> None:
 
 @writer("qtable")
 def qtable(w: Writer, expr: Apply) -> None:
-    """Gather from the table, or from the tables one after the other; int8 indices begin at -128."""
+    """Gather from the table, or from the tables one after the other; int8 indices begin at -128, int16 at -32768."""
     at, (x, table), axis = _Steps(w, expr), expr.inputs, expr.attrs.get("axis")
     index, offset = at.cast(w.value(x), I32), np.int32(-np.iinfo(_dtype(x).storage).min)
     if axis is not None:
-        offset = offset + 256 * along_places(table.shape[0], axis, len(x.shape)).astype(I32)
+        offset = offset + table.shape[-1] * along_places(table.shape[0], axis, len(x.shape)).astype(I32)
     index = at("Add", index, offset) if offset.any() else index
     values = w.value(table) if axis is None else w.constant(_of(table).reshape(-1), f"{at.name}_tables")
     w.emit("Gather", expr, [values, index])
@@ -186,7 +228,8 @@ def qmean(w: Writer, expr: Apply) -> None:
     axes = [*range(len(x.shape))] if a["axis"] is None else np.atleast_1d(a["axis"]).tolist()
     count: Any = 1 if expr.op == "qsum" else math.prod(x.shape[axis] for axis in axes)
     count = at("Squeeze", w.size(count), np.zeros(1, I64)) if is_open(count) else max(count, 1)
-    _average(at, at.summed(at.centred(x, I32), axes, keep=a["keepdims"]), count)
+    wide = at.centred(x, I32 if _dtype(x).storage.itemsize == 1 else I64)
+    _average(at, at.summed(wide, axes, keep=a["keepdims"]), count)
 
 
 @writer("qavg_pool2d")
@@ -194,13 +237,15 @@ def qavg_pool2d(w: Writer, expr: Apply) -> None:
     """Sums by ConvInteger with weights of 1, times one factor a place."""
     at, a, x = _Steps(w, expr), expr.attrs, expr.inputs[0]
     channels, window = x.shape[1], {k: a[k] for k in ("kernel", "stride", "padding")}
-    stored, z = at.unsigned(x)
-    attrs = {"strides": attribute(a["stride"]), "pads": attribute(a["padding"]), "group": channels}
-    total = at("ConvInteger", stored, np.ones((channels, 1, *a["kernel"]), np.int8), z, **attrs)
+    parts, pads = at.around(x, a["padding"])
+    attrs = {"strides": attribute(a["stride"]), "pads": pads, "group": channels}
+    ones = [_Part(np.ones((channels, 1, *a["kernel"]), np.int8))]
+    total = at.products("ConvInteger", parts, ones, **attrs)
     count: Any = math.prod(a["kernel"])
     if not a["count_include_pad"] and is_open(x.shape[2:]):
-        ones = at("Expand", np.ones((1, 1, 1, 1), np.uint8), w.constant([1, 1, *x.shape[2:]], "sizes", I64))
-        count = at("ConvInteger", ones, np.ones((1, 1, *a["kernel"]), np.int8), **{**attrs, "group": 1})
+        places = at("Expand", np.ones((1, 1, 1, 1), np.uint8), w.constant([1, 1, *x.shape[2:]], "sizes", I64))
+        places = padded(w, places, a["padding"], np.zeros((), np.uint8), at.name) if is_open(a["padding"]) else places
+        count = at("ConvInteger", places, np.ones((1, 1, *a["kernel"]), np.int8), **{**attrs, "group": 1})
     elif not a["count_include_pad"]:
         count = pool_counts(x.shape[2:], **window, dilation=(1, 1), count_include_pad=False)
     _average(at, total, count)

@@ -1,14 +1,12 @@
 """Writers of float ops and of the quantize / dequantize pairs that need the graph; the others have an `OnnxRule`."""
 
 import math
-from typing import Any
 
 import numpy as np
 
 from megengine.convert.onnx.writing import Writer, attribute, older_writer, quantized, storage, storage_in_onnx, writer
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.sizes import is_open
-from megengine.ops.pool_nd import pool_counts
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 
@@ -276,39 +274,6 @@ def cast(w: Writer, expr: Apply) -> None:
         raise w.newer(expr, "BitCast", 26)
     operator = "Cast" if expr.op == "cast" else "BitCast"
     w.emit(operator, expr, to=onnx.helper.np_dtype_to_tensor_dtype(storage_of(expr.outputs[0].spec.dtype)))
-
-
-def _window(expr: Apply) -> dict[str, Any]:
-    names = {"kernel": "kernel_shape", "stride": "strides", "padding": "pads", "dilation": "dilations"}
-    return {theirs: attribute(expr.attrs[ours]) for ours, theirs in names.items()}
-
-
-@writer("pool")
-def pool(w: Writer, expr: Apply) -> None:
-    """MaxPool or AveragePool; before opset 19 a mean with gaps is a sum by Conv, divided."""
-    a, window = expr.attrs, _window(expr)
-    if a["largest"]:
-        w.emit("MaxPool", expr, **window)
-    elif set(a["dilation"]) == {1} or w.opset >= 19:
-        if w.opset < 19:
-            del window["dilations"]
-        w.emit("AveragePool", expr, count_include_pad=int(a["count_include_pad"]), **window)
-    else:
-        x, name = expr.inputs[0], expr.outputs[0].name
-        if is_open(x.spec.shape):
-            raise w.newer(expr, f"a dilated mean of the open shape {x.spec.shape}", 19)
-        ones = w.constant(np.ones((x.shape[1], 1, *a["kernel"])), f"{name}_ones", storage_of(x.dtype))
-        total = w.add("Conv", [w.value(x), ones], f"{name}_sum", group=x.shape[1], **window)
-        counts = w.constant(pool_counts(x.shape[2:], **a), f"{name}_counts", storage_of(x.dtype))
-        w.emit("Div", expr, [total, counts])
-
-
-@writer("max_pool_indices")
-def max_pool_indices(w: Writer, expr: Apply) -> None:
-    """The second result of MaxPool."""
-    name, columns_first = expr.outputs[0].name, int(expr.attrs["columns_first"])
-    inputs, outputs = [w.value(expr.inputs[0])], [w.free(f"{name}_largest"), name]
-    w.add("MaxPool", inputs, outputs, storage_order=columns_first, **_window(expr))
 
 
 @writer("quantize", "dequantize")

@@ -152,6 +152,10 @@ class Writer:
         """Append a node; a plain string output is made free first. Returns the first output's name."""
         import onnx
 
+        for key, value in attrs.items():
+            if is_open(value) and self.current is not None:
+                why = f"its {key} is {value}, which follows from open sizes, and ONNX wants numbers"
+                raise self.unsupported(self.current, why)
         names = [self.free(outputs)] if isinstance(outputs, str) else list(outputs)
         node = onnx.helper.make_node(op_type, list(inputs), names, name=names[0], **attrs)
         for key, value in _provenance(self.current).items():
