@@ -13,7 +13,7 @@ from megengine.quantization.ranges import RangeMethod
 CHOICES = {
     "weights": GRANULARITIES,
     "weight_method": ("minmax", "mse"),
-    "rounding": ("nearest", "gptq"),
+    "rounding": ("nearest", "gptq", "gptaq"),
 }
 """Settings that are one of several words."""
 
@@ -26,9 +26,11 @@ class QuantConfig:
         weights: "per_channel" or "per_tensor" scales.
         weight_method: "minmax" or "mse".
         activations: how ranges of activations are chosen.
-        rounding: "nearest", or "gptq": the integers of a weight are chosen together, by what reaches the layer.
+        rounding: "nearest"; "gptq": the integers of a weight are chosen together, by what reaches the layer; or
+            "gptaq": so layer by layer, and each makes up for the errors of those before it.
         equalize: scale channels between convolutions, across residuals too, so that all use the whole range
             (cross-layer equalization).
+        smooth: scale channels of normalised values so that linear layers read them in finer steps (SmoothQuant).
         distillation: passes over the data in which scales, biases and weights are trained to follow the float network;
             0 for none. What does not score better on samples that are held out is undone.
         bias_correction: subtract the mean error that weight and activation rounding leave per channel.
@@ -53,6 +55,7 @@ class QuantConfig:
     activations: RangeMethod = field(default_factory=RangeMethod)
     rounding: str = "nearest"
     equalize: bool = False
+    smooth: bool = False
     distillation: int = 0
     bias_correction: bool = True
     profile: Profile | str = "x86"
@@ -92,7 +95,8 @@ class QuantConfig:
         """Why calibration data is read again after the ranges are known; "" if it is not."""
         settings = {
             "equalization": self.equalize,
-            "gptq": self.rounding == "gptq",
+            "smoothing": self.smooth,
+            self.rounding: self.rounding != "nearest",
             "distillation": self.distillation > 0,
         }
         return next((name for name, chosen in settings.items() if chosen), "")
@@ -114,11 +118,11 @@ class QuantConfig:
         return replace(self, **settings)
 
 
-_BALANCED: dict[str, Any] = {"activations": RangeMethod("mse"), "rounding": "gptq", "equalize": True}
+_BALANCED: dict[str, Any] = {"activations": RangeMethod("mse"), "rounding": "gptq", "equalize": True, "smooth": True}
 
 EFFORTS: dict[str, dict[str, Any]] = {
     "fast": {},
     "balanced": _BALANCED,
-    "best": {**_BALANCED, "distillation": 8},
+    "best": {**_BALANCED, "rounding": "gptaq", "distillation": 8},
 }
 """Settings by the time that they may take."""

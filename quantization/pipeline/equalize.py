@@ -7,6 +7,8 @@ between the layers and of the weights on both sides. The network computes what i
 far exceed all that calibration saw in their channel may be cut.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,10 +62,11 @@ def equalized(
             if not np.allclose(factors, 1.0):
                 _scale(tied, constants, factors)
                 places += 1
-    return _with_constants(graph, constants.changed), places
+    return with_constants(graph, constants.changed), places
 
 
-def _with_constants(graph: InternalGraph, constants: dict[tuple[str, int], np.ndarray]) -> InternalGraph:
+def with_constants(graph: InternalGraph, constants: dict[tuple[str, int], np.ndarray]) -> InternalGraph:
+    """A copy with other constants, by name of the op's output node and place."""
     g = graph.clone()
     layers = {e.outputs[0].name: e for e in g.exprs() if isinstance(e, Apply)}
     for (name, at), value in constants.items():
@@ -84,14 +87,14 @@ def _by_input_channel(w: np.ndarray, groups: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class _Integers:
+class WeightIntegers:
     """The integers of a weight: the largest one, infinite for a weight in float, and whether channels have scales."""
 
     highest: float
     per_channel: bool
 
     @classmethod
-    def of(cls, layer: Apply, annotation: Annotation) -> "_Integers":
+    def of(cls, layer: Apply, annotation: Annotation) -> WeightIntegers:
         spec = annotation.weights.get(layer.output.name)
         return cls(np.inf, True) if spec is None else cls(scheme(spec.scheme).qmax, spec.axis is not None)
 
@@ -101,7 +104,7 @@ class _Integers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class WeightReader:
     """A layer that reads tied values: its weight [input channels, outputs of the channel, taps], the mean square of its
     input by channel, and the integers of the weight.
     """
@@ -109,7 +112,7 @@ class _Reader:
     weight: np.ndarray
     energy: np.ndarray
     depthwise: bool
-    integers: "_Integers"
+    integers: WeightIntegers
 
     @property
     def signal(self) -> float:
@@ -140,17 +143,17 @@ class _Factors:
         self.tied, self.rounded, self.readers, self.writers = tied, [], [], []
         for node in tied.nodes:
             if isinstance(spec := annotation.edges.get(node.name), Plain):
-                self.rounded.append((_largest(stats[node.name]), scheme(spec.scheme).steps, tied.reached(node)))
-        self.read = [_largest(stats[layer.inputs[0].name]) for layer in tied.readers]
+                self.rounded.append((largest_values(stats[node.name]), scheme(spec.scheme).steps, tied.reached(node)))
+        self.read = [largest_values(stats[layer.inputs[0].name]) for layer in tied.readers]
         for layer in tied.readers:
-            groups, energy = layer.attrs["groups"], _energy(stats[layer.inputs[0].name])
+            groups, energy = layer.attrs["groups"], energies(stats[layer.inputs[0].name])
             weight = _by_input_channel(constants.of(layer), groups)
-            self.readers.append(_Reader(weight, energy, groups > 1, _Integers.of(layer, annotation)))
+            self.readers.append(WeightReader(weight, energy, groups > 1, WeightIntegers.of(layer, annotation)))
         for layer in tied.writers:
             w = constants.of(layer)
             rows = np.abs(w).reshape(len(w), -1).max(axis=1)
-            noise = float(w[0].size * _energy(stats[layer.inputs[0].name]).mean())
-            self.writers.append((rows, _Integers.of(layer, annotation), noise, tied.reached(layer.output)))
+            noise = float(w[0].size * energies(stats[layer.inputs[0].name]).mean())
+            self.writers.append((rows, WeightIntegers.of(layer, annotation), noise, tied.reached(layer.output)))
 
     def best(self) -> np.ndarray:
         """The candidate with the least noise; 1 where little is gained."""
@@ -188,14 +191,15 @@ class _Factors:
         return sum(reader.noise(factors, one) for reader, one in zip(self.readers, arriving, strict=True))
 
 
-def _largest(one: TensorStatistics) -> np.ndarray:
+def largest_values(one: TensorStatistics) -> np.ndarray:
+    """The largest magnitude in each channel, float64."""
     assert one.channel_minimum is not None and one.channel_maximum is not None
     return np.maximum(np.abs(one.channel_minimum), np.abs(one.channel_maximum)).astype(np.float64)
 
 
-def _energy(one: TensorStatistics) -> np.ndarray:
+def energies(one: TensorStatistics) -> np.ndarray:
     """Mean square of the values of each channel: that of all values, divided as the squares of the largest are."""
-    h, squares = one.histogram, _largest(one) ** 2
+    h, squares = one.histogram, largest_values(one) ** 2
     mean = float(h.counts @ h.centers**2) / max(int(h.counts.sum()), 1)
     return squares * (mean / max(float(squares.mean()), 1e-300))
 

@@ -1,7 +1,7 @@
 """fold: pairs that change nothing go, and those that stand in a file for other runtimes only."""
 
 from megengine.dispatch import apply
-from megengine.quantization.pipeline.match import mean_over_picture
+from megengine.quantization.pipeline.match import over_picture
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.passes.activations import name_activations
@@ -43,7 +43,7 @@ _MEAN = Rule(
     "fold",
     call("reshape", _POOLED),
     lambda m: m.apply("mean", m[_REAL], attrs={"axis": (2, 3), "keepdims": False}, name=m.root.name),
-    when=lambda m: mean_over_picture(m.expr(_POOLED)) and m.root.shape == m[_REAL].shape[:2],
+    when=lambda m: over_picture(m.expr(_POOLED)) and m.root.shape == m[_REAL].shape[:2],
 )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from megengine.quantization.pipeline.freeze import QuantizedWeight, turned
-from megengine.quantization.pipeline.moments import Products
+from megengine.quantization.pipeline.moments import Products, groups_and_width
 from megengine.traced_module.ir.expr import Apply
 
 DAMPING = 0.01  # of the mean variance, added to every variance
@@ -31,28 +31,34 @@ def gptq(layer: Apply, products: Products, nearest: QuantizedWeight) -> Quantize
     """The weight of a layer as integers of the same scales, with the least error found on the layer's inputs."""
     if not products.count:  # weights alone are integers
         return nearest
-    dtype, is_turned = nearest.dtype, turned(layer)
-    rows = _rows(layer.inputs[1].expr.value.numpy(), products, is_turned=is_turned)
+    rows = as_rows(layer, layer.inputs[1].expr.value.numpy())
+    return rounded(layer, rows, damped(products.covariance, DAMPING), nearest)
+
+
+def rounded(layer: Apply, rows: np.ndarray, c: np.ndarray, nearest: QuantizedWeight) -> QuantizedWeight:
+    """Integers of little error e c e^T for the weight `rows`, as `as_rows` gives it, with the scales of `nearest`.
+
+    c is positive definite, float64 [groups, K, K].
+    """
+    dtype = nearest.dtype
     scale = np.broadcast_to(np.asarray(dtype.scale, np.float64), rows.shape[0] * rows.shape[1])
     steps = rows / scale.reshape(*rows.shape[:2], 1)
-    start = _rows(nearest.values, products, is_turned=is_turned)
-    best = round_together(steps, products.covariance, dtype.qmin, dtype.qmax, start)
+    best = round_together(steps, c, dtype.qmin, dtype.qmax, np.clip(np.rint(steps), dtype.qmin, dtype.qmax))
     if dtype.bits < 8 and dtype.axis is not None:
-        best, factors = scales_fitted(steps, best, products.covariance, dtype.qmin, dtype.qmax)
+        best, factors = scales_fitted(steps, best, c, dtype.qmin, dtype.qmax)
         dtype = replace(dtype, scale=tuple(map(float, (scale * factors).astype(np.float32))))
     flat = best.reshape(-1, best.shape[2])
-    values = np.ascontiguousarray((flat.T if is_turned else flat).reshape(nearest.values.shape))
+    values = np.ascontiguousarray((flat.T if turned(layer) else flat).reshape(nearest.values.shape))
     return QuantizedWeight(values.astype(nearest.values.dtype), dtype)
 
 
 def scales_fitted(
-    steps: np.ndarray, integers: np.ndarray, covariance: np.ndarray, lowest: int, highest: int
+    steps: np.ndarray, integers: np.ndarray, c: np.ndarray, lowest: int, highest: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Integers, and the factors of the rows' scales [all rows] for which they leave less error.
 
     Scale and integers are chosen in turns (as in COMQ): the scale of least squares, then a sweep with it.
     """
-    c = _damped(covariance)
     factors = np.ones((*steps.shape[:2], 1))
     best, best_factors, least = integers, factors, _error(integers - steps, c)
     for _ in range(REFITS):
@@ -75,42 +81,40 @@ def _error(e: np.ndarray, c: np.ndarray) -> np.ndarray:
     return ((e @ c) * e).sum(axis=2, keepdims=True)
 
 
-def _damped(covariance: np.ndarray) -> np.ndarray:
+def damped(covariance: np.ndarray, part: float) -> np.ndarray:
+    """A covariance [groups, K, K] with this part of the mean variance added to every variance."""
     variance = np.einsum("gkk->gk", covariance)
-    level = DAMPING * variance.mean(axis=1)
-    damped = covariance.copy()
-    np.einsum("gkk->gk", damped)[...] += np.where(level > 0, level, 1.0)[:, None]
-    return damped
+    level = part * variance.mean(axis=1)
+    result = covariance.copy()
+    np.einsum("gkk->gk", result)[...] += np.where(level > 0, level, 1.0)[:, None]
+    return result
 
 
-def _rows(weight: np.ndarray, products: Products, *, is_turned: bool) -> np.ndarray:
-    """Float64 [groups, output channels of a group, K]."""
-    flat = (weight.T if is_turned else weight).astype(np.float64)
-    return flat.reshape(products.groups, -1, products.width)
+def as_rows(layer: Apply, weight: np.ndarray) -> np.ndarray:
+    """A weight of a layer as float64 [groups, output channels of a group, K]."""
+    groups, width = groups_and_width(layer)
+    return (weight.T if turned(layer) else weight).astype(np.float64).reshape(groups, -1, width)
 
 
-def round_together(
-    steps: np.ndarray, covariance: np.ndarray, lowest: int, highest: int, nearest: np.ndarray
-) -> np.ndarray:
-    """Integers for real numbers of steps [groups, rows, K] that lessen the error e C e^T of every row.
+def round_together(steps: np.ndarray, c: np.ndarray, lowest: int, highest: int, nearest: np.ndarray) -> np.ndarray:
+    """Integers for real numbers of steps [groups, rows, K] that lessen the error e c e^T of every row.
 
     Args:
-        covariance: C, float64 [groups, K, K].
+        c: positive definite, float64 [groups, K, K].
         lowest, highest: bounds of the integers.
         nearest: integers to keep in rows where nothing better is found.
 
     Example:
-        >>> both = np.array([[[1.0, 1.0], [1.0, 1.0]]])  # the same input twice: only the sum of both weights counts
+        >>> both = np.array([[[1.01, 1.0], [1.0, 1.01]]])  # two inputs much alike: the sum of their weights counts
         >>> round_together(np.array([[[0.4, 0.4]]]), both, -127, 127, np.array([[[0.0, 0.0]]])).sum()
         np.float64(1.0)
     """
-    damped = _damped(covariance)
-    integers = _error_moved_on(steps, damped, lowest, highest)
-    slope = (integers - steps) @ damped
+    integers = _error_moved_on(steps, c, lowest, highest)
+    slope = (integers - steps) @ c
     for _ in range(SWEEPS):
-        _descend(integers, slope, damped, lowest, highest)
+        _descend(integers, slope, c, lowest, highest)
     left = ((integers - steps) * slope).sum(axis=2, keepdims=True)
-    return np.where(left < _error(nearest - steps, damped), integers, nearest)
+    return np.where(left < _error(nearest - steps, c), integers, nearest)
 
 
 def _error_moved_on(steps: np.ndarray, c: np.ndarray, lowest: int, highest: int) -> np.ndarray:

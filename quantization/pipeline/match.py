@@ -75,8 +75,8 @@ def is_bias(expr: Any) -> bool:
     return m is not None and has_matrix(m.expr(PRODUCT)) and m[BIAS].shape == m[PRODUCT].shape[-1:]
 
 
-def mean_over_picture(expr: Expr | None) -> bool:
-    """True for a mean of [N, C, H, W] over H and W."""
+def over_picture(expr: Expr | None) -> bool:
+    """True for a mean or sum of [N, C, H, W] over H and W."""
     if not isinstance(expr, Apply) or expr.record.rule.kind != "pool" or len(expr.inputs[0].shape) != 4:
         return False
     return sorted(a % 4 for a in expr.attrs.get("axis") or ()) == [2, 3]

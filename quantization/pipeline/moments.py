@@ -89,6 +89,18 @@ def windows_of(layer: Apply, integers: np.ndarray, zero: float) -> np.ndarray:
     return picked.reshape(groups, n * len(at), width)
 
 
+def results_of(layer: Apply, results: np.ndarray) -> np.ndarray:
+    """Float32 [groups, rows, output channels of a group]: what a layer gives for `windows_of` its input."""
+    groups, _ = groups_and_width(layer)
+    if layer.record.rows:
+        rows = results.reshape(-1, results.shape[-2] if results.ndim > 2 else 1, results.shape[-1])
+        return rows[:, _positions(rows.shape[1])].reshape(1, -1, results.shape[-1])
+    n, channels, height, across = results.shape
+    at = _positions(height * across)
+    picked = results.reshape(n, groups, channels // groups, -1)[..., at].transpose(1, 0, 3, 2)
+    return picked.reshape(groups, n * len(at), channels // groups)
+
+
 def _positions(count: int) -> np.ndarray:
     """The same positions in every sample, spread evenly and not in rows."""
     if count <= POSITIONS:

@@ -21,6 +21,7 @@ from megengine.quantization.pipeline.judging import Judges
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.refine import refine
 from megengine.quantization.pipeline.report import QuantReport, report_of
+from megengine.quantization.pipeline.smooth import smoothed
 from megengine.quantization.ranges import Data, Progress, Statistics, TensorStatistics, as_samples, require_repeatable
 from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.graph import InternalGraph
@@ -79,7 +80,7 @@ def quantize_model(
 ) -> QuantizedModel:
     """Quantize a float network with the help of sample inputs.
 
-    canonicalize -> annotate -> calibrate (-> equalize) -> freeze (-> refine, distill) -> materialize -> fold
+    canonicalize -> annotate -> calibrate (-> equalize, smooth) -> freeze (-> refine, distill) -> materialize -> fold
     -> integerize
 
     Args:
@@ -115,10 +116,12 @@ def quantize_model(
             judges.look(arrays)
     else:
         calibrate(graph, stats, data, look=judges.look, progress=progress)
-    if config.equalize:
-        graph, changed = equalized(graph, stats, annotation)
-        if changed:
-            stats = calibrate(graph, observe_all(graph, config), data, progress=progress)
+    changed = 0
+    for scale in [*([equalized] if config.equalize else []), *([smoothed] if config.smooth else [])]:
+        graph, places = scale(graph, stats, annotation)
+        changed += places
+    if changed:
+        stats = calibrate(graph, observe_all(graph, config), data, progress=progress)
     return convert(graph, annotation, stats, config, data, judges=judges, state=kept, progress=progress)
 
 

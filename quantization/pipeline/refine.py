@@ -11,13 +11,13 @@ from megengine.core.errors import MegEngineError
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.bias import mean_error
 from megengine.quantization.pipeline.config import QuantConfig
-from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import Frozen, in_steps
 from megengine.quantization.pipeline.gptq import gptq, takes
-from megengine.quantization.pipeline.integerize import integerize
+from megengine.quantization.pipeline.integer_graph import integer_graph
 from megengine.quantization.pipeline.judging import HARM, Judges
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.moments import observe_products
+from megengine.quantization.pipeline.sequential import drawn, rounded_in_turn
 from megengine.quantization.ranges import Progress, TensorStatistics
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -45,14 +45,19 @@ def refine(
 ) -> Refined:
     """Integers of weights that suit the layers' inputs, and biases without the mean error that is left.
 
-    Both lessen the error of every layer alone. Where errors of layers do not add up as if they were independent, that
-    may harm the network: `judges` then choose among the networks with and without each of the stages.
+    GPTQ and bias correction lessen the error of every layer alone. Where errors of layers do not add up as if they
+    were independent, that may harm the network: `judges` then choose among the networks with and without each of the
+    stages. GPTAQ is one choice more.
     """
-    rounded = {"nearest": frozen}
-    if config.rounding == "gptq":
+    rounded, choices = {"nearest": frozen}, []
+    if config.rounding == "gptaq":  # none of the choices has seen the samples that judge, if others are enough
+        calibration = drawn(calibration, graph, judges.samples if judges else ())
+        with_biases = config.bias_correction
+        one = rounded_in_turn(graph, annotation, frozen, calibration, biases=with_biases, progress=progress)
+        choices.append(Refined(one, config))
+    if config.rounding != "nearest":
         together = rounded_together(graph, frozen, calibration, progress=progress)
         rounded = {"gptq": together, **rounded}
-    choices = []
     for rounding, one in rounded.items():
         plain = config.changed(rounding=rounding, bias_correction=False)
         if config.bias_correction:
@@ -70,7 +75,7 @@ def _judged(graph: InternalGraph, choices: Sequence[Refined], judges: Judges) ->
         return choices[0]
     wanted, best = choices[0].config, choices[least].config
     stages = {
-        "gptq": wanted.rounding != best.rounding,
+        wanted.rounding: wanted.rounding != best.rounding,
         "bias correction": wanted.bias_correction > best.bias_correction,
     }
     names = " and ".join(name for name, gone in stages.items() if gone)
@@ -82,9 +87,7 @@ def _judged(graph: InternalGraph, choices: Sequence[Refined], judges: Judges) ->
 def _noise(graph: InternalGraph, one: Refined, judges: Judges) -> float:
     """The noise that judges see; infinite for a network that is refused, as one with a bias that no integer holds."""
     try:
-        return judges.noise(
-            integerize(fold(materialize(graph, one.frozen)), int_bias=one.config.target.bias == "int32")
-        )
+        return judges.noise(integer_graph(graph, one.frozen, one.config))
     except MegEngineError:
         return math.inf
 

@@ -15,6 +15,7 @@ from megengine.quantization.pipeline.student import Student
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.ir.expr import Apply
+from tests.helpers.frozen_numbers import same
 
 NETS = {"residual": residual_net, "concat": concat_net, "transposed": transposed_net, "gated": gated_net}
 FOUR_BITS = QuantConfig.of("balanced", precision="w4a8")
@@ -24,17 +25,6 @@ FOUR_BITS = QuantConfig.of("balanced", precision="w4a8")
 def balanced(net, precision="w4a8"):
     b, g = NETS[net]()
     return quantize_model(g, b.data(10), FOUR_BITS.changed(precision=precision)), b.data(10)
-
-
-def same(a, b):
-    """Whether two networks have the same integers, scales and biases, to the bit."""
-    assert a.edges == b.edges
-    for name, one in a.weights.items():
-        assert one.dtype == b.weights[name].dtype
-        np.testing.assert_array_equal(one.values, b.weights[name].values)
-    for place, one in a.biases.items():
-        np.testing.assert_array_equal(one, b.biases[place])
-    return True
 
 
 def held_out_level(model, frozen, data):

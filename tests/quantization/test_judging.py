@@ -100,7 +100,7 @@ def test_statistics_and_data_are_judged_as_data_alone(net, data, harm):
 
 
 def test_a_correction_stays_where_biases_fit_no_integer_without_it(net, data, harm, monkeypatch):
-    calls, real = [], refine.integerize
+    calls, real = [], refine.integer_graph
 
     def second_fails(*words, **more):
         calls.append(words)
@@ -108,5 +108,5 @@ def test_a_correction_stays_where_biases_fit_no_integer_without_it(net, data, ha
             raise QuantizationError("the bias of channel 0 can reach 6e+12")
         return real(*words, **more)
 
-    monkeypatch.setattr(refine, "integerize", second_fails)
+    monkeypatch.setattr(refine, "integer_graph", second_fails)
     assert quantize_model(net, data).config.bias_correction and len(calls) == 2
