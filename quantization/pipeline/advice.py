@@ -78,7 +78,7 @@ def advise(
 def _compiled(model: QuantizedModel, config: QuantConfig, calibration: Iterable[Any] | None) -> Any:
     """A plan of the network with other settings; None where they leave nothing to quantize."""
     if calibration is None:
-        config = config.changed(rounding="nearest", bias_correction=False, equalize=False)
+        config = config.changed(rounding="nearest", bias_correction=False, equalize=False, smooth=False)
     try:
         return plan.compile(requantize(model, config, calibration).integer_graph, threads=1)
     except QuantizationError:

@@ -1,115 +1,45 @@
-"""Search: which layers take fewer bits, and which stay more exact, under budgets of size, accuracy and latency.
+"""Search: which layers take fewer bits, and which results more, under budgets of size, accuracy and latency.
 
-Every layer is tried alone in each other precision, and the noise that this adds to or takes from the outputs of the
-network is measured: its sensitivity. Then layers change in the order of noise for each byte saved, until the network is
-small enough, and in the order of noise taken away for each multiply-add, until it is exact enough. Networks along this
-way are quantized in full and measured. What was measured stands in a file, with which a search goes on where it ended.
+Each weight and each result is rounded alone, in a network that is float otherwise, and the noise that reaches the
+outputs is its sensitivity: such noises add up. Layers take fewer bits in the order of noise for each byte saved, until
+the network is small enough. Then results take more bits in the order of noise taken away for the time that it costs, by
+the steps of plans. Networks along this way are made and measured. What was measured stands in a file, with which a
+search goes on where it ended.
 """
 
 import hashlib
-import json
 import math
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import megengine.traced_module as tm
 from megengine import plan
 from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import CalibrationError, OptionError
-from megengine.core.files import replacing
+from megengine.core.errors import CalibrationError
 from megengine.quantization.pipeline.annotate import layers_of
 from megengine.quantization.pipeline.config import QuantConfig
-from megengine.quantization.pipeline.quantize import QuantizedModel, quantize_model, requantize
+from megengine.quantization.pipeline.mixing import Mixer, Move
+from megengine.quantization.pipeline.quantize import quantize_model
 from megengine.quantization.pipeline.report import multiply_adds
-from megengine.quantization.pipeline.selection import LayerRule
+from megengine.quantization.pipeline.search_state import Budget, Point, SearchState
+from megengine.quantization.pipeline.selection import PRECISIONS
 from megengine.quantization.ranges import Progress, as_samples
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 
-STEPS = 6  # networks that are quantized in full on the way to each budget
-RUNS = 15  # of which the median time counts
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What a network may cost, and how well it must do; None for no matter.
-
-    Args:
-        bytes: of stored constants, at most.
-        latency: at most, as a multiple of the network with every layer as the settings say.
-        agreement: share of samples with the float network's largest output, at least.
-        sqnr_db: of the outputs, at least.
-    """
-
-    bytes: int | None = None
-    latency: float | None = None
-    agreement: float | None = None
-    sqnr_db: float | None = None
-
-    def __post_init__(self) -> None:
-        if all(value is None for value in (self.bytes, self.latency, self.agreement, self.sqnr_db)):
-            raise OptionError("search: no budget; give bytes, latency, agreement or sqnr_db")
-        if self.agreement is not None and not 0 < self.agreement <= 1:
-            raise OptionError(f"search: agreement is {self.agreement!r}; expected a share above 0, at most 1")
-
-    def missed(self, point: "Point", base: "Point") -> float:
-        """By how much a network misses the budgets, in parts of them, added up; 0 if it keeps all."""
-        most = ((self.bytes, point.bytes), (self.latency, point.latency_ms / max(base.latency_ms, 1e-9)))
-        least = ((self.agreement, point.agreement), (self.sqnr_db, point.sqnr_db))
-        over = sum(max(0.0, has / limit - 1) for limit, has in most if limit is not None)
-        return over + sum(max(0.0, 1 - has / limit) for limit, has in least if limit)
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A network that was quantized in full: its rules, and what was measured."""
-
-    rules: tuple[str, ...]
-    bytes: int
-    latency_ms: float
-    sqnr_db: float
-    agreement: float
-
-    def beats(self, other: "Point") -> bool:
-        """True if it is at least as good in everything, and better in something."""
-        mine, theirs = ((-p.bytes, -p.latency_ms, p.sqnr_db, p.agreement) for p in (self, other))
-        return mine != theirs and all(a >= b for a, b in zip(mine, theirs, strict=True))
-
-
-@dataclass(slots=True)
-class SearchState:
-    """What a search measured; `noise` by "layer=precision" is relative to the power of the outputs."""
-
-    key: str
-    noise: dict[str, float] = field(default_factory=dict)
-    points: list[Point] = field(default_factory=list)
-
-    def save(self, path: Path) -> None:
-        with replacing(path) as file:
-            file.write((json.dumps(asdict(self), indent=1) + "\n").encode())
-
-    @classmethod
-    def load(cls, path: Path, key: str) -> "SearchState":
-        """The state of the same search. Raises OptionError for that of another one, or a damaged file."""
-        if not path.exists():
-            return cls(key)
-        try:
-            held = json.loads(path.read_text(encoding="utf-8"))
-            points = [Point(**{**point, "rules": tuple(point["rules"])}) for point in held["points"]]
-            state = cls(held["key"], {str(k): float(v) for k, v in held["noise"].items()}, points)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise OptionError(f"search: {str(path)!r} is not the state of a search ({error}); remove it") from error
-        if state.key != key:
-            raise OptionError(
-                f"search: {str(path)!r} is of another model, data or settings; remove it, or name another file"
-            )
-        return state
+STEPS = 6  # networks on the way to a budget, by halving
+ROUNDS = 6  # networks until the time that a budget allows is used
+GRAIN = 400  # parts of the room, in which costs are counted
+AIM = 0.95  # of the time that a budget allows beyond the unchanged network: clocks differ from run to run
+REPEATS = 30  # runs of a plan, of which every step counts with its median
+PAIRS = 100  # runs of two plans in turns, of which the least times count: they leave out what others take
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +67,22 @@ def search(
     config: QuantConfig | None = None,
     *,
     smaller: str = "w4a8",
-    finer: str = "float",
+    finer: str = "w8a16",
     state: Path | None = None,
     output: Path | None = None,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Find precisions of the layers that keep budgets.
 
+    Latency is CPU time on one thread: each network runs in turns with the unchanged one, so that the ratio depends
+    little on what else the machine does. Which changes to try follows from the times of the steps that differ.
+
     Args:
-        calibration: as for `quantize_model`; read again for every network.
+        calibration: as for `quantize_model`; read again for some settings.
         evaluation: samples that judge; they should not be among those for calibration.
         config: settings of all networks; rules of the search come behind its own.
-        smaller, finer: precisions of layers that save bytes, and of layers that save the accuracy.
+        smaller, finer: precisions of layers that save bytes, and of layers that save the accuracy. A finer precision
+            that has bits for results is given to results alone.
         state: a file for what was measured; a search with the same file goes on where it ended.
         output: a `.mgt` file that always holds the best network so far.
 
@@ -156,16 +90,14 @@ def search(
         OptionError: no budget, or the file is of another search.
         CalibrationError: no sample to judge by.
     """
-    return _Search(model, calibration, evaluation, budget, config or QuantConfig(), state, output, progress).run(
-        smaller, finer
-    )
+    one = _Search(model, evaluation, budget, config or QuantConfig(), state, output, progress)
+    return one.run(calibration, smaller, finer)
 
 
 class _Search:
     def __init__(
         self,
         model: TracedModule | InternalGraph,
-        calibration: Iterable[Any],
         evaluation: Sequence[Any],
         budget: Budget,
         config: QuantConfig,
@@ -173,92 +105,172 @@ class _Search:
         output: Path | None,
         progress: Progress | None,
     ) -> None:
-        self.calibration, self.budget, self.config = calibration, budget, config
+        self.budget, self.config = budget, config
         self.file, self.output, self.progress = state, output, progress
-        graph = lower(model).graph
-        self.samples = list(as_samples(evaluation, graph))
+        self.graph = lower(model).graph
+        self.samples = list(as_samples(evaluation, self.graph))
         if not self.samples:
             raise CalibrationError("search: no sample to judge by; give evaluation samples")
-        self.exact = self._outputs(graph)
-        self.state = SearchState(_key(graph, config, self.samples))
+        self.exact = self._outputs(self.graph)
+        self.state = SearchState(_key(self.graph, config, self.samples))
         if state is not None:
             self.state = SearchState.load(state, self.state.key)
-        self.base = quantize_model(graph, calibration, config, progress=progress)
 
-    def run(self, smaller: str, finer: str) -> SearchResult:
-        base = self._point(())
-        accuracy = self.budget.agreement is not None or self.budget.sqnr_db is not None
-        wanted = {smaller: self.budget.bytes is not None, finer: accuracy}
-        noise = self._sensitivities([word for word, asked in wanted.items() if asked])
-        layers = [name for name in self.base.frozen.weights]
-        sizes, work = self._sizes(), multiply_adds(self.base.float_graph)
-        rules: list[str] = []
+    def run(self, calibration: Iterable[Any], smaller: str, finer: str) -> SearchResult:
+        self.mixer = Mixer(quantize_model(self.graph, calibration, self.config, progress=self.progress))
+        if not self.state.steps:
+            self.state.steps = self._steps(self.mixer.base.integer_graph)
+        self._point([])
+        moves: list[Move] = []
         if self.budget.bytes is not None:
-            order = sorted(layers, key=lambda n: max(noise[f"{n}={smaller}"], 0) / max(sizes[n], 1))
-            rules = self._walk([], [f"{n}={smaller}" for n in order], lambda p: p.bytes <= (self.budget.bytes or 0))
-        if accuracy:
-            taken = {rule.rpartition("=")[0] for rule in rules}
-            order = sorted(
-                (n for n in layers if n not in taken), key=lambda n: noise[f"{n}={finer}"] / max(work.get(n, 1), 1)
-            )
-            only = replace(self.budget, bytes=None, latency=None)
-            self._walk(rules, [f"{n}={finer}" for n in order], lambda p: not only.missed(p, base))
-        points = self.state.points
-        best = min(points, key=lambda p: (self.budget.missed(p, base), -p.sqnr_db))
-        return SearchResult(best, base, tuple(points), dict(noise), self.budget.missed(best, base))
+            self.mixer.prepare(smaller, calibration, self.progress)
+            moves = self._smaller(smaller, self.budget.bytes)
+        if self.budget.agreement is not None or self.budget.sqnr_db is not None:
+            self._finer(moves, finer)
+        base, points = self.state.points[0], self.state.points
+        best = min(points, key=self._rank)
+        self._write(self._network(best.rules))
+        return SearchResult(best, base, tuple(points), dict(self.state.noise), self.budget.missed(best, base))
 
-    def _walk(self, rules: list[str], more: list[str], enough: Any) -> list[str]:
-        """The fewest further rules that are enough, by halving; all where none are."""
+    def _rank(self, point: Point) -> tuple[float, float]:
+        """Networks with smaller ones are better."""
+        return self.budget.missed(point, self.state.points[0]), -point.sqnr_db
+
+    # ------------------------------------------------------------ fewer bytes
+
+    def _smaller(self, word: str, limit: int) -> list[Move]:
+        """The layers that take fewer bits."""
+        sizes, bits = self._sizes(), PRECISIONS[word][0] or 0
+        specs = self.mixer.base.frozen.weights
+        saved = {
+            (n, word): sizes[n] * (one.dtype.bits - bits) // 8 for n, one in specs.items() if one.dtype.bits > bits
+        }
+        other = self.mixer.models[-1]
+        noise = self._noises([*saved], lambda move: self.mixer.rounded_weight(move[0], other))
+        order = sorted(saved, key=lambda m: noise[m] / max(saved[m], 1))
+        whole, count = self.state.points[0].bytes, 0
+        while count < len(order) and whole - sum(saved[m] for m in order[:count]) > limit:
+            count += 1
+        for part in sorted({count // 4, count // 2, 3 * count // 4, count}):
+            found = self._point(order[:part])
+        while found.bytes > limit and count < len(order):  # scales and biases take room, too
+            count += 1
+            found = self._point(order[:count])
+        return order[:count]
+
+    def _sizes(self) -> dict[str, int]:
+        shapes = {e.outputs[0].name: e for e in self.mixer.base.float_graph.exprs() if isinstance(e, Apply)}
+        return {name: shapes[name].inputs[1].spec.size for name in self.mixer.base.frozen.weights}
+
+    # ------------------------------------------------------------ more accuracy
+
+    def _finer(self, moves: list[Move], word: str) -> None:
+        """Results, or layers, that take more bits, as many as the budgets ask for."""
+        if PRECISIONS[word][1] is not None:
+            more = self._edge_moves(PRECISIONS[word][1])
+            noise = self._noises(more, lambda move: self.mixer.rounded_edge(move[0]))
+        else:
+            taken = {name for name, _ in moves}
+            more = [(name, word) for name in self.mixer.base.frozen.weights if name not in taken]
+            plain = self._noise(self._outputs(self.mixer.base.integer_graph))
+            changed = self._noises(more, lambda move: self.mixer.network([move]))
+            noise = {move: plain - left for move, left in changed.items()}
+        if self.budget.latency is not None:
+            return self._use_time(moves, self._costs(more), noise)
+        work = self._work()
+        order = sorted(more, key=lambda m: -noise[m] / max(work.get(m[0], 1), 1))
+        return self._halve(moves, order)
+
+    def _edge_moves(self, bits: int | None) -> list[Move]:
+        words = {pair: word for word, pair in PRECISIONS.items()}
+        asked = self.mixer.base.annotation.precision
+        weights = {name: asked[name].weight_bits if name in asked else None for name in self.mixer.edges()}
+        return [(name, words[weight or 8, bits]) for name, weight in weights.items()]
+
+    def _work(self) -> dict[str, int]:
+        """Multiply-adds of what reads a value, and of the layer that makes it."""
+        graph = self.mixer.base.float_graph
+        macs = multiply_adds(graph)
+        return {
+            n.name: sum(macs.get(u.outputs[0].name, 0) for u in n.users) + macs.get(n.name, 0) for n in graph.nodes()
+        }
+
+    def _halve(self, moves: list[Move], more: list[Move]) -> None:
+        """The fewest further moves that are accurate enough; all where none are."""
+        only = replace(self.budget, bytes=None, latency=None)
         low, high = 0, len(more)
         for _ in range(STEPS):
             if low >= high:
                 break
             middle = (low + high) // 2
-            if enough(self._point((*rules, *more[:middle]))):
-                high = middle
-            else:
+            if only.missed(self._point([*moves, *more[:middle]]), self.state.points[0]):
                 low = middle + 1
-        self._point((*rules, *more[:high]))
-        return [*rules, *more[:high]]
+            else:
+                high = middle
+        self._point([*moves, *more[:high]])
 
-    def _point(self, rules: tuple[str, ...]) -> Point:
-        """A network by its rules: as it was measured, or quantized in full and measured now."""
+    def _use_time(self, moves: list[Move], costs: dict[Move, float], noise: dict[Move, float]) -> None:
+        """Moves that take the most noise for their time, until the time that the budget allows is used."""
+        allowed = self.state.points[0].latency_ms * (1 + AIM * ((self.budget.latency or 1) - 1))
+        start = self._point(moves).latency_ms
+        gains = {move: gain for move, gain in noise.items() if gain > 0}
+        room, tried = allowed - start, [[]]
+        for _ in range(ROUNDS):  # changes side by side cost less than each alone
+            chosen = _knapsack(gains, costs, room)
+            if chosen in tried:
+                break
+            tried.append(chosen)
+            taken = self._point([*moves, *chosen]).latency_ms - start
+            room *= float(np.clip((allowed - start) / max(taken, 1e-9), 0.5, 2))
+        for part in (0.25, 0.5, 0.75):
+            self._point([*moves, *_knapsack(gains, costs, part * room)])
+
+    # ------------------------------------------------------------ measuring
+
+    def _point(self, moves: list[Move]) -> Point:
+        """A network by its moves: as it was measured, or made and measured now."""
+        rules = self.mixer.rules(moves)
         known = next((p for p in self.state.points if p.rules == rules), None)
         if known is not None:
             return known
-        made = self.base
-        if rules:
-            config = self.config.changed(rules=(*self.config.rules, *map(LayerRule.parse, rules)))
-            made = requantize(self.base, config, self.calibration, progress=self.progress)
-        got = self._outputs(made.integer_graph)
-        point = Point(
-            rules, stored_bytes(made.integer_graph), self._latency(made), _sqnr(self._noise(got)), self._agreement(got)
-        )
-        base = self.state.points[0] if self.state.points else point
-        best = min((self.budget.missed(p, base) for p in self.state.points), default=math.inf)
+        graph = self.mixer.network(moves) if moves else self.mixer.base.integer_graph
+        got = self._outputs(graph)
+        latency = self._latency(graph)
+        point = Point(rules, stored_bytes(graph), latency, _sqnr(self._noise(got)), self._agreement(got))
+        best = min(map(self._rank, self.state.points), default=(math.inf, math.inf))
         self.state.points.append(point)
-        if self.output is not None and self.budget.missed(point, base) <= best:
-            native.save(made.traced(), self.output)
+        if self._rank(point) <= best:
+            self._write(graph)
         self._save()
+        if self.progress is not None:
+            self.progress("networks", len(self.state.points), None)
         return point
 
-    def _sensitivities(self, precisions: Sequence[str]) -> dict[str, float]:
-        """Noise that each layer adds alone in a precision, with the cheapest settings."""
-        names = [f"{name}={word}" for word in precisions for name in self.base.frozen.weights]
-        cheap = self.config.changed(rounding="nearest", bias_correction=False)
-        plain: float | None = None
-        for number, rule in enumerate(names, 1):
-            if rule not in self.state.noise:
-                plain = self._cheap_noise(cheap) if plain is None else plain
-                changed = cheap.changed(rules=(*cheap.rules, LayerRule.parse(rule)))
-                self.state.noise[rule] = self._cheap_noise(changed) - plain
-                self._save()
-            if self.progress is not None:
-                self.progress("sensitivity", number, len(names))
-        return self.state.noise
+    def _network(self, rules: tuple[str, ...]) -> InternalGraph:
+        moves = [(name, word) for name, _, word in (rule.rpartition("=") for rule in rules)]
+        return self.mixer.network(moves) if moves else self.mixer.base.integer_graph
 
-    def _cheap_noise(self, config: QuantConfig) -> float:
-        return self._noise(self._outputs(requantize(self.base, config).integer_graph))
+    def _noises(self, moves: Sequence[Move], made: Callable[[Move], InternalGraph]) -> dict[Move, float]:
+        """Noise that each move brings alone, or that its edge alone brings."""
+        return self._each("sensitivity", self.state.noise, moves, lambda m: self._noise(self._outputs(made(m))))
+
+    def _costs(self, moves: Sequence[Move]) -> dict[Move, float]:
+        """Milliseconds that each move takes alone."""
+        return self._each("latency", self.state.cost, moves, lambda m: self._extra(self.mixer.network([m])))
+
+    def _each(
+        self, stage: str, known: dict[str, float], moves: Sequence[Move], measured: Callable[[Move], float]
+    ) -> dict[Move, float]:
+        found = {}
+        for number, move in enumerate(moves, 1):
+            key = "=".join(move)
+            if key not in known:
+                known[key] = measured(move)
+                self._save()
+            found[move] = known[key]
+            if self.progress is not None:
+                self.progress(stage, number, len(moves))
+        return found
 
     def _outputs(self, graph: InternalGraph) -> list[np.ndarray]:
         compiled = plan.compile(graph)
@@ -272,22 +284,63 @@ class _Search:
         same = [a.argmax(-1) == b.argmax(-1) for a, b in zip(self.exact, got, strict=True)]
         return float(np.mean([np.mean(one) for one in same]))
 
-    def _latency(self, made: QuantizedModel) -> float:
-        compiled = plan.compile(made.integer_graph)
-        taken = []
-        for _ in range(RUNS):
-            begin = time.process_time()
-            compiled(*self.samples[0])
-            taken.append(time.process_time() - begin)
-        return 1e3 * float(np.median(taken))
+    def _steps(self, graph: InternalGraph) -> dict[str, float]:
+        """Milliseconds of every step of a plan, by its name and kernel."""
+        found: dict[str, float] = {}
+        for step, seconds in plan.compile(graph, threads=1).profile(*self.samples[0], repeat=REPEATS):
+            key = f"{step.name} {step.kernel}"
+            found[key] = found.get(key, 0.0) + 1e3 * seconds
+        return found
 
-    def _sizes(self) -> dict[str, int]:
-        shapes = {e.outputs[0].name: e for e in self.base.float_graph.exprs() if isinstance(e, Apply)}
-        return {name: shapes[name].inputs[1].spec.size for name in self.base.frozen.weights}
+    def _latency(self, graph: InternalGraph) -> float:
+        """Milliseconds of a network: those of the unchanged one, times the ratio of both."""
+        plans = [plan.compile(one, threads=1) for one in (self.mixer.base.integer_graph, graph)]
+        taken = np.zeros((PAIRS, 2))
+        for pair in range(PAIRS):
+            for at, one in enumerate(plans):
+                begin = time.process_time()
+                one(*self.samples[0])
+                taken[pair, at] = 1e3 * (time.process_time() - begin)
+        least = taken.min(axis=0)
+        first = self.state.points[0].latency_ms if self.state.points else float(least[0])
+        alike = graph is self.mixer.base.integer_graph
+        return first if alike else first * float(least[1] / max(least[0], 1e-9))
+
+    def _extra(self, graph: InternalGraph) -> float:
+        """Milliseconds of the steps that the unchanged network does not have, less those that it has alone."""
+        mine, theirs = self._steps(graph), self.state.steps
+        return sum(t for key, t in mine.items() if key not in theirs) - sum(
+            t for key, t in theirs.items() if key not in mine
+        )
+
+    def _write(self, graph: InternalGraph) -> None:
+        if self.output is not None:
+            native.save(tm.TracedModule.from_graph(graph), self.output)
 
     def _save(self) -> None:
         if self.file is not None:
             self.state.save(self.file)
+
+
+def _knapsack(gains: dict[Move, float], costs: dict[Move, float], room: float) -> list[Move]:
+    """The moves of the largest sum of gains whose costs fit together, in their order."""
+    free = [move for move in gains if costs[move] <= 0]
+    if room <= 0:
+        return []
+    paid = [move for move in gains if 0 < costs[move] <= room]
+    units = {move: max(int(np.ceil(costs[move] / room * GRAIN)), 1) for move in paid}
+    best, takes = np.zeros(GRAIN + 1), np.zeros((len(paid), GRAIN + 1), bool)  # by the room that is used
+    for at, move in enumerate(paid):
+        with_it = np.full(GRAIN + 1, -np.inf)
+        with_it[units[move] :] = best[: GRAIN + 1 - units[move]] + gains[move]
+        takes[at] = with_it > best
+        best = np.maximum(best, with_it)
+    left, chosen = GRAIN, set(free)
+    for at in reversed(range(len(paid))):
+        if takes[at, left]:
+            chosen.add(paid[at])
+            left -= units[paid[at]]
+    return [move for move in gains if move in chosen]
 
 
 def stored_bytes(graph: InternalGraph) -> int:

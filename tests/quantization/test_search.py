@@ -1,12 +1,16 @@
 """The search for bits of layers: budgets, the way to them, going on from a file."""
 
+import itertools
 import json
 
+import numpy as np
 import pytest
 
 from megengine.core.errors import CalibrationError, OptionError
-from megengine.quantization import Budget, Point, QuantConfig, search
+from megengine.quantization import Budget, Point, QuantConfig, quantize_model, search
 from megengine.quantization.pipeline import search as room
+from megengine.quantization.pipeline.mixing import Mixer
+from megengine.traced_module import TracedModule
 from megengine.traced_module.formats import native
 from tests.helpers.quant_nets import residual_net
 
@@ -47,29 +51,88 @@ def test_what_cannot_be_kept_is_said_and_the_nearest_given(net):
     assert found.best.bytes == min(p.bytes for p in found.points)
 
 
-def test_a_search_goes_on_where_it_ended(net, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("stage", "number"), [("calibrate", 2), ("sensitivity", 3), ("networks", 2)])
+def test_a_search_goes_on_where_it_ended(net, tmp_path, stage, number):
     graph, data, judges = net
-    budget, state = Budget(bytes=400), tmp_path / "state.json"
+    budget, state, output = Budget(bytes=400, sqnr_db=60), tmp_path / "state.json", tmp_path / "best.mgt"
     whole = search(graph, data, judges, budget, FAST)
-    made, real = [], room.requantize
 
-    def ends(model, config, *rest, **more):
-        made.append(config.rules)
-        if len(made) == 9:
+    def ends(name, done, total):
+        if (name, done) == (stage, number):
             raise KeyboardInterrupt
-        return real(model, config, *rest, **more)
 
-    monkeypatch.setattr(room, "requantize", ends)
     with pytest.raises(KeyboardInterrupt):
-        search(graph, data, judges, budget, FAST, state=state)
+        search(graph, data, judges, budget, FAST, state=state, output=output, progress=ends)
+    if stage == "calibrate":
+        assert not state.exists()
+    else:
+        held = json.loads(state.read_text())
+        known = [Point(**{**one, "rules": tuple(one["rules"])}) for one in held["points"]]
+        assert room.stored_bytes(native.load(output).graph) in {one.bytes for one in known}
+    again = search(graph, data, judges, budget, FAST, state=state, output=output)
+    assert (again.best.rules, again.best.sqnr_db, again.noise) == (whole.best.rules, whole.best.sqnr_db, whole.noise)
+    assert room.stored_bytes(native.load(output).graph) == again.best.bytes
+
+
+def test_what_a_file_holds_is_not_measured_again(net, tmp_path):
+    graph, data, judges = net
+    budget, state, output = Budget(bytes=400), tmp_path / "state.json", tmp_path / "best.mgt"
+    found = search(graph, data, judges, budget, FAST, state=state)
     held = json.loads(state.read_text())
-    assert held["noise"]
-    assert held["points"]
-    done = len(made)
-    again = search(graph, data, judges, budget, FAST, state=state)
-    assert not {rules for rules in made[done:] if rules} & {(key,) for key in held["noise"]}, "measured once"
-    assert again.best.rules == whole.best.rules
-    assert again.noise == whole.noise
+    held["noise"] = dict.fromkeys(held["noise"], 0.25)
+    held["points"][0]["latency_ms"] = 123.0
+    state.write_text(json.dumps(held))
+    again = search(graph, data, judges, budget, FAST, state=state, output=output)
+    assert set(again.noise.values()) == {0.25}
+    assert again.base.latency_ms == 123.0
+    assert room.stored_bytes(native.load(output).graph) == again.best.bytes, "a file that is gone is written again"
+    assert len(again.points) >= len(found.points)
+
+
+def test_time_is_used_for_accuracy(net):
+    graph, data, judges = net
+    found = search(graph, data, judges, Budget(sqnr_db=200, latency=1000), FAST)
+    assert found.best.sqnr_db > found.base.sqnr_db + 3, "all results of 16 bits"
+    assert len(found.best.rules) > 2
+    assert all(rule.endswith("=w8a16") for rule in found.best.rules)
+    none = search(graph, data, judges, Budget(sqnr_db=200, latency=1e-9), FAST)
+    assert none.best == none.base
+
+
+def test_the_largest_gain_that_fits_is_found():
+    rng = np.random.default_rng(3)
+    for count in (1, 4, 9):
+        names = [(str(i), "w8a16") for i in range(count)]
+        gains, costs = ({n: float(x) for n, x in zip(names, rng.random(count), strict=True)} for _ in range(2))
+        sets = [s for k in range(count + 1) for s in itertools.combinations(names, k)]
+        for most in (0.5, 1.7, 3.0):
+            best = max(sum(gains[n] for n in s) for s in sets if sum(costs[n] for n in s) <= 0.97 * most)
+            found = room._knapsack(gains, costs, most)
+            assert sum(costs[n] for n in found) <= most
+            assert sum(gains[n] for n in found) >= best
+    assert room._knapsack({("a", "w8a16"): 1.0}, {("a", "w8a16"): -1.0}, 0.1) == [("a", "w8a16")]
+
+
+def test_a_layer_may_have_a_smaller_weight_and_a_finer_result(net):
+    graph, data, judges = net
+    least = search(graph, data, judges, Budget(bytes=10), FAST).best
+    both = search(graph, data, judges, Budget(bytes=least.bytes, sqnr_db=200), FAST).best
+    assert both.bytes == least.bytes
+    assert both.sqnr_db > least.sqnr_db
+    mixer = Mixer(quantize_model(graph, data, FAST))
+    assert mixer.rules([("a", "w4a8"), ("b", "w4a8"), ("a", "w8a16")]) == ("a=w4a16", "b=w4a8")
+
+
+def test_mixed_networks_are_those_of_their_rules(net):
+    graph, data, judges = net
+    found = search(graph, data, judges, Budget(bytes=400, sqnr_db=60), QuantConfig())
+    for point in found.points[1:4]:
+        made = quantize_model(graph, data, QuantConfig(rules=point.rules))
+        assert room.stored_bytes(made.integer_graph) == point.bytes
+        exact, got = ([np.asarray(run(x)) for x in judges] for run in (TracedModule.from_graph(graph), made))
+        noise = sum(np.square(a - b).sum() for a, b in zip(exact, got, strict=True))
+        ratio = 10 * np.log10(sum(np.square(a).sum() for a in exact) / noise)
+        assert ratio == pytest.approx(point.sqnr_db, abs=0.01)
 
 
 def test_pareto_leaves_out_what_another_beats():
@@ -96,6 +159,6 @@ def test_refusals(net, tmp_path):
     state.write_text("{}")
     with pytest.raises(OptionError, match="is not the state of a search"):
         search(graph, data, judges, Budget(bytes=1), FAST, state=state)
-    state.write_text(json.dumps({"key": "other", "noise": {}, "points": []}))
+    state.write_text(json.dumps({"key": "other", "noise": {}, "cost": {}, "steps": {}, "points": []}))
     with pytest.raises(OptionError, match="is of another model, data or settings"):
         search(graph, data, judges, Budget(bytes=1), FAST, state=state)
