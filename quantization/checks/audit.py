@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from megengine.core.text import counted
-from megengine.quantization.ranges import TensorStatistics
+from megengine.quantization.ranges import SMALLEST_SCALE, TensorStatistics
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.passes.affine_maps import NORM
 from megengine.traced_module.passes.linear import BIAS, addition_behind
 
 _INT32 = 2**31 - 1
-_TINY = 127 * float(np.finfo(np.float32).tiny)  # below it a scale of weights is no normal float32
+_QMAX = 127
 _CODES = 255
 
 
@@ -67,16 +67,14 @@ def _of_layer(expr: Apply, data: TensorStatistics | None) -> Iterator[Risk]:
         yield Risk(name, "not finite", f"{counted(bad, 'weight')} of {rows.size} NaN or infinite")
         return
     reach = np.abs(rows).max(axis=1, initial=0.0)
-    dead, tiny = int(np.count_nonzero(reach == 0)), (reach > 0) & (reach < _TINY)
+    dead, tiny = int(np.count_nonzero(reach == 0)), (reach > 0) & (reach < _QMAX * SMALLEST_SCALE)
     if dead:
         text = f"{dead} of {counted(len(reach), 'output channel')} have weights of 0"
-        yield Risk(name, "dead channels", text, "they take the scale of the largest channel")
+        yield Risk(name, "dead channels", text, "their result is the bias")
     if tiny.any():
-        text = (
-            f"the weights of channel {int(np.argmax(tiny))} reach {reach[tiny][0]:.3g}: their scale is no normal number"
-        )
-        yield Risk(name, "tiny scale", text)
-    scale = np.where(reach > 0, reach, 1.0) / 127
+        text = f"the weights of channel {int(np.argmax(tiny))} reach {reach[tiny][0]:.3g}"
+        yield Risk(name, "tiny scale", text, f"the smallest scale is {SMALLEST_SCALE:.3g}: nearly all of them become 0")
+    scale = np.maximum(np.where(reach > 0, reach, 1.0) / _QMAX, SMALLEST_SCALE)
     largest = np.abs(np.rint(rows / scale[:, None])).sum(axis=1) * _CODES
     if (largest > _INT32).any():
         at = int(np.argmax(largest))

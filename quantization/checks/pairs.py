@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float
-from megengine.core.errors import ShapeError
+from megengine.core.errors import ShapeError, listed
 from megengine.dispatch import apply
 from megengine.quantization.checks.analysis import Agreement, finite, same_places
 from megengine.quantization.ranges import Progress, as_batches, as_tensors
@@ -53,10 +53,14 @@ class Comparison:
 
     @property
     def steepest(self) -> ValuePair | None:
-        """The value behind the largest fall of the ratio from one value to the next, seen from 60 dB."""
+        """The value behind the largest fall of the ratio from one value to the next, seen from 60 dB.
+
+        A fall that the next value takes back is none: of scores behind a mask the masked ones differ, and a softmax
+        makes 0 of them.
+        """
         worst, before, found = 0.0, 60.0, None
-        for one in self.values:
-            here = min(one.sqnr_db, 60.0)
+        for one, following in zip(self.values, (*self.values[1:], None), strict=True):
+            here = min(max(one.sqnr_db, one.sqnr_db if following is None else following.sqnr_db), 60.0)
             if before - here > worst:
                 worst, found = before - here, one
             before = here
@@ -73,8 +77,9 @@ def compare_values(
     """Run two networks of ops on the same inputs and compare values of the same names; integers count as real numbers.
 
     Raises:
-        ShapeError: the networks take or give other shapes.
+        ShapeError: the networks take or give other shapes, or other numbers of them.
     """
+    _check_ends(first, second)
     pairs = _pairs(first, second)
     sums = {name: Agreement() for name in pairs}
     back = {other: name for name, other in pairs.items()}
@@ -105,6 +110,16 @@ def compare_values(
     agreement = float(np.mean(same)) if same else None
     missing = len(computed) - len(reports)
     return Comparison(tuple(reports), max(missing, 0), outputs.sqnr_db, outputs.cosine, agreement, done)
+
+
+def _check_ends(first: InternalGraph, second: InternalGraph) -> None:
+    """As many inputs and results; what fits of their shapes is seen when they run."""
+    for what, one, other in (("takes", first.inputs, second.inputs), ("gives", first.outputs, second.outputs)):
+        if len(one) != len(other):
+            raise ShapeError(
+                f"compare: the first network {what} {len(one)} ({listed(n.name for n in one)}), the second "
+                f"{len(other)} ({listed(n.name for n in other)}); compare networks with the same inputs and results"
+            )
 
 
 def _real(value: Tensor) -> np.ndarray:

@@ -12,7 +12,7 @@ from megengine.dispatch import NO_RULE, QuantRule, registry
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
 from megengine.quantization.pipeline.masks import masked_scores, masked_sums
-from megengine.quantization.pipeline.match import is_bias, mean_over_picture
+from megengine.quantization.pipeline.match import is_bias, over_picture
 from megengine.quantization.pipeline.selection import INPUT, Layer, Precision, precisions, select
 from megengine.quantization.pipeline.sequences import weights_of, why_float
 from megengine.quantization.pipeline.size_values import size_values
@@ -122,7 +122,7 @@ class _Annotator:
         self.order = {id(e): i for i, e in enumerate(self.exprs)}
         self.outputs = {id(n) for n in graph.outputs}
         self.result = Annotation(nodes=frozenset(n.name for n in graph.nodes()))
-        self.of_sizes = size_values(self.exprs)
+        self.of_sizes = size_values(graph.inputs, self.exprs)
         self.integer: set[int] = set()
         groups = groups_of(self.exprs)
         self.groups = {id(g.root): g for g in groups}
@@ -233,6 +233,8 @@ class _Annotator:
             return f"{expr.op} reads {masks[0]}, which follows from sizes alone and holds NaN or infinity"
         if expr.outputs[0].name in self.of_sizes.names and self._kind(expr) != "gather":
             return f"{expr.op} follows from sizes alone, so its range holds for one length only"
+        if growing := [n.name for e in (*inside, expr) for n in e.inputs if n.name in self.of_sizes.growing]:
+            return f"{expr.op} reads {growing[0]}, which follows from sizes alone and grows with them"
         if id(expr) in self.groups:
             group = self.groups[id(expr)]
             reader = group.inside[0] if group.inside else group.root
@@ -298,7 +300,7 @@ class _Annotator:
     def _feeds_from_layer(self, expr: Apply) -> bool:
         """A pooled or summed result that goes on in float is rounded anyway; a layer's own float output is not."""
         source = expr.inputs[0]
-        real = self._is_anchor(source) or mean_over_picture(source.expr) or self._interpolates(source.expr)
+        real = self._is_anchor(source) or over_picture(source.expr) or self._interpolates(source.expr)
         return id(source.expr) in self.integer and not real
 
     def _interpolates(self, expr: Expr) -> bool:
@@ -366,7 +368,7 @@ class _Annotator:
     def _rounds(self, out: TensorNode) -> bool:
         if self._used(out) or (id(out) in self.outputs and self.target.quantize_outputs):
             return True
-        return not (self._is_anchor(out) or mean_over_picture(out.expr))
+        return not (self._is_anchor(out) or over_picture(out.expr))
 
     def _note_sign(self, expr: Apply) -> None:
         rule = expr.record.rule

@@ -86,6 +86,33 @@ def _pictures(m: Found) -> TensorNode:
     return m.apply("transpose", y, attrs={"perm": (0, 2, 1, 3, 4)}, name=f"{name}_volume")
 
 
+_RAISED = call("conv_transpose3d", _X, _WEIGHT) | call("conv_transpose3d", _X, _WEIGHT, _BIAS)
+
+
+def _raised_pictures(m: Found) -> TensorNode | None:
+    """A transposed convolution whose steps in depth do not overlap, as one over height and width.
+
+    The planes that its taps make of a plane are channels.
+    """
+    attrs, name, x, weight = m.root.expr.attrs, m.root.name, m[_X], m[_WEIGHT].expr.value.numpy()
+    n, channels, depth, *size = x.shape
+    taps, out = weight.shape[2], m.root.shape[1]
+    apart = attrs["stride"][0] == taps and attrs["padding"][0] == (0, 0) and attrs["output_padding"][0] == 0
+    if not apart or (taps > 1 and attrs["dilation"][0] != 1):
+        return None
+    turned = m.apply("transpose", x, attrs={"perm": (0, 2, 1, 3, 4)}, name=f"{name}_planes")
+    pictures = m.apply("reshape", turned, attrs={"shape": (n * depth, channels, *size)}, name=f"{name}_pictures")
+    flat = weight.reshape(weight.shape[0], -1, *weight.shape[3:])
+    inputs = [pictures, m.constant(flat, f"{name}_weight")]
+    if _BIAS in m:
+        inputs.append(m.constant(m[_BIAS].expr.value.numpy().repeat(taps, -1), f"{name}_bias"))
+    window = {k: attrs[k][1:] for k in ("stride", "padding", "output_padding", "dilation")}
+    y = m.apply("conv_transpose2d", *inputs, attrs={**window, "groups": attrs["groups"]}, name=f"{name}_layer")
+    y = m.apply("reshape", y, attrs={"shape": (n, depth, out, taps, *y.shape[2:])}, name=f"{name}_taps")
+    y = m.apply("transpose", y, attrs={"perm": (0, 2, 1, 3, 4, 5)}, name=f"{name}_depths")
+    return m.apply("reshape", y, attrs={"shape": m.root.shape}, name=f"{name}_volume")
+
+
 _POOL = call("pool", _X, largest=True)
 
 
@@ -133,6 +160,7 @@ def _computed_picture(m: Found) -> bool:
 RULES = (
     # integer layers have two spatial axes
     Rule("volume_as_pictures", _VOLUME, _pictures),
+    Rule("raised_volume_as_pictures", _RAISED, _raised_pictures),
     Rule("pool_in_turn", _POOL, _pooled_in_turn),
     # slices move integers
     Rule("split_as_slices", call("split", _X), _part, shared=True),

@@ -44,12 +44,15 @@ def epilogue(
     """M, b and B of a layer with an int8 `weight`, output channels first; `output` None stands for float32 results.
 
     With `int_bias` the real bias goes into the accumulator (b), else into the output (B). Raises QuantizationError,
-    which begins with `name`, if M is not normal and positive, B is not finite, or the accumulator can overflow.
+    which begins with `name`, if no M is a normal positive number, B is not finite, or the accumulator can overflow.
     """
     channels = weight.shape[0]
     s_w = np.broadcast_to(np.asarray(weight_dtype.scale, np.float32), (channels,))
     s_y = 1.0 if output is None else output.only_scale
     M = integer.multiplier(data.scale, s_w, s_y).astype(np.float32)
+    tiny = (M >= 0) & (M < _SMALLEST_NORMAL)
+    if not tiny.all():  # dead channels: 2^31 times the smallest normal number is still no part of a step
+        M = np.where(tiny, _SMALLEST_NORMAL, M)
     none = np.zeros(channels)
     real = none if bias is None else np.broadcast_to(bias, (channels,))
     steps = integer.int_bias(real, data.only_scale, s_w) if int_bias else none

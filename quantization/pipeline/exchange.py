@@ -13,7 +13,7 @@ from megengine.core.dtype import QuantizedDType, quantized
 from megengine.dispatch import apply, get_op
 from megengine.plan.norms import name_norms
 from megengine.quantization.pipeline.fold import INSIDE
-from megengine.quantization.pipeline.match import mean_over_picture, stored
+from megengine.quantization.pipeline.match import over_picture, stored
 from megengine.quantization.pipeline.materialize import round_edge
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply
@@ -58,7 +58,7 @@ def _pair(m: Found, x: TensorNode, dtype: QuantizedDType, why: str) -> TensorNod
 def _pooled(m: Found) -> TensorNode | None:
     """A mean of pictures is rounded before its axes of one go: runtimes pool pictures to pictures."""
     mean, dtypes = m.root.expr, _rounded_to(m.root)
-    if len(dtypes) != 1 or not mean_over_picture(mean):
+    if len(dtypes) != 1 or not over_picture(mean):
         return None
     pooled = m.apply("mean", m[_X], attrs={**mean.attrs, "keepdims": True}, name=f"{m.root.name}_pooled")
     real = _pair(m, pooled, dtypes[0], "a mean whose axes of one go")

@@ -11,7 +11,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, is_float, qint8
 from megengine.core.errors import QuantizationError
 from megengine.core.sizes import is_open
-from megengine.dispatch import QuantRule
+from megengine.dispatch import QuantRule, apply
 from megengine.kernels.reference.integer import ratio
 from megengine.quantization.modules import Product, accumulator_weight, first_axis, spread
 from megengine.quantization.pipeline.epilogue import bounds, epilogue
@@ -24,7 +24,7 @@ from megengine.quantization.pipeline.match import (
     is_product,
     layer,
     layer_with_residual,
-    mean_over_picture,
+    over_picture,
     stored,
     strip_clamps,
 )
@@ -126,7 +126,7 @@ def _float_result(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
         return _float_product(g, expr)
     if expr.record.weighted:
         return _float_layer(g, expr, int_bias)
-    return _float_mean(g, expr) if mean_over_picture(expr) else None
+    return _float_total(g, expr) if over_picture(expr) else None
 
 
 def _emit_layer(site: Site, match: LayerMatch) -> TensorNode:
@@ -276,8 +276,8 @@ def _float_product(g: InternalGraph, expr: Apply) -> Replaced:
     return None if product is None else (out, product)
 
 
-def _float_mean(g: InternalGraph, expr: Apply) -> Replaced:
-    """A mean over the picture whose result is wanted in float: a depthwise layer of ones, summed in integers."""
+def _float_total(g: InternalGraph, expr: Apply) -> Replaced:
+    """A mean or sum over the picture whose result is wanted in float: a depthwise layer of ones, summed in integers."""
     out, source = expr.outputs[0], stored(expr.inputs[0])
     if source is None:
         return None
@@ -285,7 +285,8 @@ def _float_mean(g: InternalGraph, expr: Apply) -> Replaced:
     if is_open((h, w)):
         return None
     site = Site(g, expr, out, out, (None, None), None, False)
-    ones, dtype = np.ones((c, 1, h, w), np.int8), qint8(1 / (h * w))
+    whole = apply(expr.op, Tensor(np.ones((1, 1, h, w), np.float32)), **expr.attrs)
+    ones, dtype = np.ones((c, 1, h, w), np.int8), qint8(float(whole.item()) / (h * w))
     numbers = epilogue(out.name, ones, dtype, source.dtype, None, None, int_bias=False)
     inputs = [(Tensor._wrap(ones, dtype), "w"), (numbers.b, "b"), (numbers.M, "M"), (numbers.B, "B")]
     window = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": c}

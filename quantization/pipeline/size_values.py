@@ -1,36 +1,74 @@
 """Values that follow from sizes alone, such as positions and masks: no data decides them, but every length may."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from megengine.core.dtype import is_float
+from megengine.core.errors import MegEngineError
+from megengine.core.sizes import at, closed, name_of, names_of
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.node import TensorNode
+
+_LONGER = 2  # times the sizes of the example
+_WIDER = 1.125  # times the range there: what is wider grows with the sizes
 
 
 @dataclass(frozen=True, slots=True)
 class SizeValues:
-    """Names of computed values that sizes alone decide, and of those among them that are not finite at the example."""
+    """Names of computed values that sizes alone decide.
+
+    Args:
+        names: all of them.
+        not_finite: those that hold NaN or infinity at the example.
+        growing: those of floats whose range is wider at larger sizes, such as distances between places.
+    """
 
     names: frozenset[str]
     not_finite: frozenset[str]
+    growing: frozenset[str]
 
 
-def size_values(exprs: Sequence[Apply]) -> SizeValues:
+def size_values(inputs: Iterable[TensorNode], exprs: Sequence[Apply]) -> SizeValues:
     """The values that ops in execution order compute without data; constants are folded before."""
-    known: dict[int, np.ndarray] = {}
-    names, not_finite = set(), set()
+    named = ((name_of(n), int(n)) for node in inputs for n in node.spec.shape)
+    longer = {name: _LONGER * n for name, n in named if name is not None}
+    known = _computed(exprs, {})
+    ends = {name: _ends(value) for name, value in known.items() if is_float(value.dtype)}
+    wider = {}
+    if any(names_of(tuple(e.attrs.values())) for e in exprs if e.outputs[0].name in known):
+        wider = _computed([e for e in exprs if e.outputs[0].name in known], longer)
+    growing = (name for name, end in ends.items() if name in wider and _is_wider(_ends(wider[name]), end))
+    not_finite = (name for name in ends if not np.isfinite(known[name]).all())
+    return SizeValues(frozenset(known), frozenset(not_finite), frozenset(growing))
+
+
+def _computed(exprs: Sequence[Apply], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Values by name, at these sizes of the open axes, or the example's; those that are refused are left out."""
+    known: dict[str, np.ndarray] = {}
     for expr in exprs:
-        values = [n.expr.value.numpy() if isinstance(n.expr, Constant) else known.get(id(n)) for n in expr.inputs]
+        values = [n.expr.value.numpy() if isinstance(n.expr, Constant) else known.get(n.name) for n in expr.inputs]
         if not values or expr.record.random or any(value is None for value in values):
             continue
-        results = apply(expr.op, *map(Tensor, values), **expr.attrs_at_example)
+        attrs = closed(at(dict(expr.attrs), sizes)) if sizes else expr.attrs_at_example
+        try:
+            results = apply(expr.op, *map(Tensor, values), **attrs)
+        except MegEngineError:
+            if not sizes:
+                raise
+            continue
         for node, value in zip(expr.outputs, results if isinstance(results, tuple) else (results,), strict=True):
-            known[id(node)] = value.numpy()
-            names.add(node.name)
-            if is_float(node.dtype) and not np.isfinite(known[id(node)]).all():
-                not_finite.add(node.name)
-    return SizeValues(frozenset(names), frozenset(not_finite))
+            known[node.name] = value.numpy()
+    return known
+
+
+def _ends(value: np.ndarray) -> tuple[float, float]:
+    finite = value[np.isfinite(value)]
+    return float(min(finite.min(initial=0), 0)), float(max(finite.max(initial=0), 0))
+
+
+def _is_wider(far: tuple[float, float], near: tuple[float, float]) -> bool:
+    return far[0] < _WIDER * near[0] or far[1] > _WIDER * near[1]

@@ -4,7 +4,6 @@ from megengine.quantization.ranges.batches import (
     Batch,
     Progress,
     as_batches,
-    as_tensors,
     items_of,
     require_repeatable,
     sample_number,
@@ -13,6 +12,7 @@ from megengine.quantization.ranges.batches import (
     watched,
 )
 from megengine.quantization.ranges.files import Statistics
+from megengine.quantization.ranges.keys import keys_of_inputs, values_in_order
 from megengine.quantization.ranges.methods import METHODS, RangeMethod, activation_dtype, weight_dtype
 from megengine.quantization.ranges.observers import (
     ExponentialMovingAverageObserver,
@@ -24,6 +24,8 @@ from megengine.quantization.ranges.observers import (
     SyncMinMaxObserver,
 )
 from megengine.quantization.ranges.qparams import LSQParams, QParams, QParamsModuleMixin, QuantMode, at, create_qparams
-from megengine.quantization.ranges.rows import Data, as_samples, stream, takes_rows
-from megengine.quantization.ranges.scales import SCHEMES, quantized_dtype, scheme
+from megengine.quantization.ranges.rows import Data, as_samples, stream
+from megengine.quantization.ranges.scales import SCHEMES, SMALLEST_SCALE, quantized_dtype, scheme
 from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
+from megengine.traced_module.interpret import as_tensors
+from megengine.traced_module.opening import takes_rows

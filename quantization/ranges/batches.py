@@ -13,8 +13,10 @@ from megengine.core.sizes import fits, is_open
 from megengine.core.text import counted
 from megengine.plan.compiler import Plan, is_exact
 from megengine.plan.compiling import OpenPlan
+from megengine.quantization.ranges.keys import values_in_order
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
+from megengine.traced_module.interpret import as_tensors
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.sizes import counting, has_open_axes, sizes_of
 
@@ -45,12 +47,14 @@ def watched(graph: InternalGraph, sinks: Mapping[str, Sink]) -> Callable[[Batch]
 def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
     """Each item as a tuple of arrays of the inputs' shapes and dtypes; batches for a graph of batch 1 are divided.
 
-    An array with the axes of the only input is one batch.
+    An array with the axes of the only input is one batch. Items may be mappings from names of inputs to arrays.
 
     Raises:
         CalibrationError: wrong number of inputs, a shape that does not fit, or values that the dtype does not hold.
     """
     for number, item in enumerate(items_of(batches, graph)):
+        if isinstance(item, Mapping):
+            item = values_in_order(item, [node.name for node in graph.inputs], f"data: batch {number}")
         parts: Sequence[Any] = item if isinstance(item, (tuple, list)) else (item,)
         arrays = [np.asarray(p.numpy() if isinstance(p, Tensor) else p) for p in parts]
         if len(arrays) != len(graph.inputs):
@@ -66,7 +70,9 @@ def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
 
 
 def items_of(batches: Iterable[Any], graph: InternalGraph) -> Iterable[Any]:
-    """The batches of data: an array with as many axes as the only input of the graph is a batch itself."""
+    """The batches of data: a mapping, or an array with the axes of the only input of the graph, is a batch itself."""
+    if isinstance(batches, Mapping):
+        return [batches]
     array = isinstance(batches, (np.ndarray, Tensor)) and len(graph.inputs) == 1
     return [batches] if array and batches.ndim == graph.inputs[0].spec.ndim else batches
 
@@ -126,11 +132,6 @@ def _fitted(number: int, node: Any, array: np.ndarray) -> np.ndarray:
             f"such as {first_changed(array, node.spec.dtype)}, which cannot be converted exactly"
         )
     return exact
-
-
-def as_tensors(arrays: Iterable[np.ndarray], graph: InternalGraph) -> list[Tensor]:
-    """Arrays from `as_batches` as tensors of the inputs' own dtypes."""
-    return [Tensor._wrap(a, node.spec.dtype) for a, node in zip(arrays, graph.inputs, strict=True)]
 
 
 def require_repeatable(batches: Iterable[Any], why: str) -> None:

@@ -152,7 +152,7 @@ class TensorStatistics:
         """
         if not x.size:
             return
-        if samples > 1 and len(x) == samples:
+        if samples > 1 and x.shape[:1] == (samples,):
             for i in range(samples):
                 self.update(x[i : i + 1])
             return

@@ -8,6 +8,7 @@ from quant_nets import Builder, residual_net
 
 from megengine.quantization import QuantConfig, RangeMethod, quantize_model
 from megengine.quantization.checks.analysis import SOURCES, analyze
+from megengine.quantization.checks.pairs import Comparison, ValuePair
 from megengine.quantization.checks.verify import verify
 
 
@@ -100,3 +101,18 @@ def test_notebooks_show_what_was_found():
     assert found._repr_html_().count("<tr>") == 1 + len(found.edges) > 1
     assert "layers in integers" in model.report._repr_html_()
     assert "equal" in verify(model, data)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("ratios", "at"),
+    [
+        ((55, 40, 0, 38, 37), 1),  # a mask: what reads it has the ratio of what stood before it
+        ((50, 40, 12, 13, 12), 2),
+        ((50, 49, 20), 2),
+        ((70, 65, 61), None),
+    ],
+)
+def test_the_steepest_fall_is_one_that_stays(ratios, at):
+    values = tuple(ValuePair(f"v{i}", f"v{i}", "add", "", float(r), 1.0, 0.0) for i, r in enumerate(ratios))
+    found = Comparison(values, 0, 10.0, 1.0, None, 1).steepest
+    assert found is (None if at is None else values[at])

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from quant_nets import Builder, concat_net, gated_net, residual_net
 
-from megengine.quantization import QuantConfig, audit, quantize_model
+from megengine.core.errors import QuantizationError
+from megengine.quantization import QuantConfig, audit, quantize_model, verify
 from megengine.quantization.checks import CAUSES, diagnose
 from megengine.traced_module import TracedModule
 
@@ -105,10 +106,15 @@ def planted_weight(rows):
     ],
 )
 def test_dangerous_weights_are_named(rows, kind, text):
-    _, graph = planted_weight(rows)
+    b, graph = planted_weight(rows)
     one = risks(graph)["layer", kind]
-    assert text in one.text and text in str(one)
-    assert bool(one.handled) == (kind == "dead channels") and ("refuses" in str(one)) == (not one.handled)
+    assert text in one.text and text in str(one) and ("refuses" in str(one)) == (not one.handled)
+    if one.handled:
+        model = quantize_model(graph, b.data())
+        assert verify(model, b.data()[:1]).exact and model.analyze(b.data()).output_sqnr_db > 30
+    else:
+        with pytest.raises(QuantizationError, match="layer"):
+            quantize_model(graph, b.data())
 
 
 def test_a_zero_gamma_is_named_and_converts():

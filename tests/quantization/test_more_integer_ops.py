@@ -9,7 +9,7 @@ import megengine.module as M
 from megengine.quantization import QuantConfig, quantize_model, verify
 from megengine.traced_module import trace_module
 from megengine.traced_module.ir.expr import Apply
-from tests.helpers.quant_nets import Builder, ops, sqnr
+from tests.helpers.quant_nets import Builder, checked, ops, sqnr
 
 
 class Between(M.Module):
@@ -118,3 +118,13 @@ def test_a_function_that_ends_a_network_is_not_rounded(function):
     assert verify(model, b.data(2, seed=5), threads=(1,)).exact
     stored = quantize_model(graph, b.data(), QuantConfig(profile="tflite"))
     assert "qtable" in ops(stored.integer_graph)
+
+
+@pytest.mark.parametrize("precision", ["w8a8", "w8a16"])
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("name", ["mean", "sum"])
+def test_a_total_over_pictures_that_ends_a_network_is_not_rounded(name, keepdims, precision):
+    b = Builder()
+    y = b.op(name, b.conv(b.relu(b.conv(b.x, 6)), 4, 1), axis=(2, 3), keepdims=keepdims, label="total")
+    model = checked(b, b.done(y), least=25, config=QuantConfig(precision=precision))
+    assert ops(model.integer_graph)[-1] == ("qconv2d" if keepdims else "reshape")

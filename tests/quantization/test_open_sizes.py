@@ -91,6 +91,59 @@ def test_values_that_follow_from_sizes_hold_for_lengths_that_were_not_calibrated
     assert verify(made, [drawn((1, 64, 16))], threads=(1,)).exact
 
 
+def meeting_data(bias):
+    """A function of the places, added to scores of attention: x [1, L, 16] float32."""
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,L,16] x) => (float[1,L,16] y)
+        <int64 zero={0}, int64 one={1}, int64[1] last={1}, int64[1] first={0}, float slope={-0.25}, float far={4}>
+        {
+          q = MatMul(x, w)
+          k = Transpose<perm=[0, 2, 1]>(x)
+          scores = MatMul(q, k)
+          s = Shape(x)
+          l = Gather(s, one)
+          i = Range(zero, l, one)
+          f = Cast<to=1>(i)
+          rows = Unsqueeze(f, last)
+          columns = Unsqueeze(f, first)
+          difference = Sub(rows, columns)
+          distance = Abs(difference)"""
+        + bias
+        + """
+          b = Add(scores, bias)
+          p = Softmax<axis=-1>(b)
+          y = MatMul(p, x)
+        }"""
+    )
+    w = np.random.default_rng(0).normal(size=(16, 16)) / 16
+    model.graph.initializer.append(numpy_helper.from_array(w.astype(np.float32), "w"))
+    return model
+
+
+GROWING = {
+    "grows": ("bias = Mul(distance, slope)", True),
+    "ends": ("near = Min(distance, far)\nbias = Mul(near, slope)", False),
+    "turns": ("bias = Cos(distance)", False),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_values_that_grow_with_sizes_meet_data_in_float(name):
+    """ALiBi, calibrated at 6 places: in integers the farthest were as far as 6 at every length."""
+    bias, grows = GROWING[name]
+    rng = np.random.default_rng(1)
+    network, runs = load(meeting_data(bias)), runtime(meeting_data(bias))
+    made = quantize_model(network, [rng.normal(size=(1, 6, 16)).astype(np.float32) for _ in range(8)])
+    left = {one.name: one.reason for one in made.report.floating}
+    assert left.get("b") == ("add reads bias, which follows from sizes alone and grows with them" if grows else None)
+    x = rng.normal(size=(1, 80, 16)).astype(np.float32)
+    noise = np.square(made(x).numpy() - runs(x)).mean() / np.square(runs(x)).mean()
+    assert not grows or -10 * np.log10(noise) > 20  # 3 dB in integers
+    assert verify(made, [x], threads=(1,)).exact
+
+
 def test_data_that_does_not_fit_is_named():
     make, _ = NETS["pooling"]
     with pytest.raises(CalibrationError, match=r"batch 1, input 'x': expected shape \(batch, 3, height, width\), got"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import megengine.module as M
-from megengine.core.dtype import QuantizedDType, qint8, quint8
+from megengine.core.dtype import QuantizedDType, qint8, quantized, quint8
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
@@ -361,6 +361,23 @@ def test_numbers_that_cannot_be_lowered(settings, message):
             quint8(1.0),
             int_bias=given["int_bias"],
         )
+
+
+def test_a_dead_channel_beside_others_gives_its_bias():
+    """Its scale times that of the data is below the normal numbers, as in networks with dead channels."""
+    scales = np.float32([0.1, 1e-30])
+    given = epilogue(
+        "layer",
+        np.full((2, 8), 127, np.int8),
+        quantized("qint8", scales, 0, 0),
+        quint8(1e-10),
+        np.float32([3.0, 5.0]),
+        quint8(1.0),
+        int_bias=False,
+    )
+    assert given.M[0] == np.float32(1e-11) and given.M[1] == np.finfo(np.float32).tiny
+    largest = np.float64(2**31) * given.M[1] + given.B[1]  # of any accumulator
+    assert largest == 5.0
 
 
 def test_weight_that_is_not_finite():

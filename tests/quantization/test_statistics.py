@@ -146,6 +146,12 @@ def test_samples_of_a_batch_count_one_by_one():
     np.testing.assert_allclose(got.means.value, mean, rtol=1e-5)
 
 
+def test_a_number_of_a_batch_of_samples_is_one_value():
+    got = TensorStatistics("x")
+    got.update(np.float32(1.5).reshape(()), samples=2)
+    assert (got.count, got.minimum, got.maximum) == (1, 1.5, 1.5)
+
+
 def test_percentile_cuts_the_tail():
     x = np.linspace(0, 1, 10001, dtype=np.float32)
     x[-1] = 50

@@ -24,28 +24,47 @@ CASES = {
 }
 
 
+RAISED = {
+    "raised": {"in_channels": 3, "out_channels": 4, "kernel_size": 2, "stride": 2},
+    "raised_in_groups": {
+        "in_channels": 4,
+        "out_channels": 6,
+        "kernel_size": (3, 4, 3),
+        "stride": (3, 2, 1),
+        "padding": (0, 1, 1),
+        "groups": 2,
+        "bias": False,
+    },
+    "raised_in_height": {"in_channels": 2, "out_channels": 3, "kernel_size": (1, 2, 2), "stride": (1, 2, 2)},
+}
+
+
 class Net(M.Module):
-    def __init__(self, options):
+    def __init__(self, options, kind=M.Conv3d):
         super().__init__()
-        self.conv, self.out = M.Conv3d(**options), M.Linear(options["out_channels"], 3)
+        self.conv, self.out = kind(**options), M.Linear(options["out_channels"], 3)
 
     def forward(self, x):
         return self.out(F.mean(F.relu(self.conv(x)), (2, 3, 4)))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *RAISED])
 def test_one_convolution_of_pictures_with_the_same_results(case):
     rng = np.random.default_rng(0)
-    net = Net(CASES[case])
+    options, kind = (CASES[case], M.Conv3d) if case in CASES else (RAISED[case], M.ConvTranspose3d)
+    net = Net(options, kind)
     net.eval()
-    xs = [rng.standard_normal((2, CASES[case]["in_channels"], 6, 7, 5)).astype(np.float32) for _ in range(3)]
+    if net.conv.bias is not None:
+        net.conv.bias[:] = mge.tensor(rng.standard_normal(net.conv.bias.shape).astype(np.float32))
+    xs = [rng.standard_normal((2, options["in_channels"], 6, 7, 5)).astype(np.float32) for _ in range(3)]
     traced = trace_module(net, mge.tensor(xs[0]))
     graph = canonicalize(lower(traced).graph)
-    assert [e.op for e in graph.exprs() if getattr(e, "op", "").startswith("conv")] == ["conv2d"]
+    layer = "conv2d" if case in CASES else "conv_transpose2d"
+    assert [e.op for e in graph.exprs() if getattr(e, "op", "").startswith("conv")] == [layer]
     np.testing.assert_allclose(
         interpret(graph, [xs[0]])[0].numpy(), net(mge.tensor(xs[0])).numpy(), rtol=1e-4, atol=1e-5
     )
     made = quantize_model(traced, xs)
     ops = [e.op for e in made.integer_graph.exprs() if hasattr(e, "op")]
-    assert "qconv2d" in ops and "conv3d" not in ops
+    assert "qconv2d" in ops and not any(op.startswith(("conv", "ordered_conv")) for op in ops)
     assert verify(made.integer_graph, xs[:1]).exact
