@@ -87,9 +87,9 @@ def _show(out: Output, job: Job, found: quantizing.Found) -> None:
     out.table(f"Layers that gain most in float, on {counted(layers.batches, 'sample')}", columns, rows)
     parts = ", ".join(f"{kind} {ratio:.1f} dB" for kind, ratio in layers.parts.items())
     out.say(f"rounded alone: {parts}; integer arithmetic adds {layers.fusion_db:+.1f} dB")
-    for title, lines in (("danger", found.risks), ("fault", found.faults), ("advice", found.advice)):
+    for title, lines in found.told().items():
         for line in lines[:LINES]:
-            out.say(f"{title}: {line}", "" if title == "advice" else "yellow")
+            out.say(f"{title}: {line}", "yellow" if title in ("danger", "fault") else "")
         if len(lines) > LINES:
             out.say(f"{title}: {len(lines) - LINES} more, listed by --json and --report")
     out.say(f"{found.headline()}, on {job.samples.scored_on()}")

@@ -6,7 +6,7 @@ import numpy as np
 from megengine import plan
 from megengine.cli.app import common
 from megengine.cli.measuring import interleaved, with_integers
-from megengine.cli.models import InputChoices, load_model, shape_option
+from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option
 from megengine.cli.readers import Reader
@@ -40,8 +40,8 @@ def bench(
     if preprocess is not None and data is None:
         raise OptionError("--preprocess: there is no --data to prepare; give both, or none for random input")
     runs, plans = {}, {}
-    for source in models:
-        model = with_integers(load_model(source, shapes), out)
+    for source, loaded in zip(models, load_models(models, shapes), strict=True):
+        model = with_integers(loaded, out)
         plans[source] = plan.compile(model, threads=threads)
         inputs = random_inputs(model) if data is None else _first(data_of(data, preprocess, 1, model, out).reader)
         runs[source] = lambda p=plans[source], xs=inputs: p(*xs)

@@ -59,7 +59,7 @@ def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, pr
     """Write statistics to `path`, and to `part` on the way; returns the result for --json."""
     if resume and not part.is_file():
         raise FileFormatError(f"--resume: {part} is not there, so there is no run to go on with; leave out --resume")
-    source = lower(chosen_graph(load_calls(model, shapes), None))
+    source = lower(chosen_graph(load_calls(model, shapes, dynamic=False), None))
     check_weights(source)
     chosen = Samples(data_of(data, preprocess, samples, source, out).reader, held_out)
     seen = Statistics.load(part) if resume else None

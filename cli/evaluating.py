@@ -13,7 +13,7 @@ from megengine.cli import images, pages
 from megengine.cli.app import common, examples
 from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.labels import labels_of
-from megengine.cli.models import InputChoices, load_model, shape_option
+from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output, cell_text, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import Data, data_of, data_option, preprocess_option, samples_option
@@ -71,7 +71,7 @@ def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels
               out: Output, *, samples: int | None, threads: int, shapes: InputChoices) -> dict[str, Any]:  # fmt: skip
     """Everything that is told, as plain values; the report is written to `page`."""
     rows: list[np.ndarray] = []
-    loaded, names = [(source, load_model(source, shapes)) for source in models], None
+    loaded, names = [*zip(models, load_models(models, shapes), strict=True)], None
     sources: list[Data] = []
     for source, model in loaded:
         sources.append(data_of(data, preprocess, samples, model, out))

@@ -313,5 +313,6 @@ def load(path: Path, how: Recipe) -> np.ndarray:
 
 
 def images_in(folder: Path) -> list[Path]:
-    """Picture files below a folder, in path order."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    """Picture files below a folder, in path order; hidden ones, which systems keep beside pictures, are none."""
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    return sorted(path for path in found if not any(part[0] == "." for part in path.relative_to(folder).parts))

@@ -22,6 +22,7 @@ from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.pictures import dot, drawing, page
 from megengine.traced_module.pictures.summary import summarize
+from megengine.traced_module.pictures.texts import shape_text
 
 COSTS = ("parameters", "macs")
 
@@ -69,11 +70,6 @@ def interface(node: Any) -> dict[str, Any]:
 def lengths(shape: Sequence[int]) -> list[int | str]:
     """A shape as plain values: open axes by their names."""
     return [str(n) if is_open(n) else n for n in shape]
-
-
-def shape_text(shape: list[int | str]) -> str:
-    """1x3x224x224, or batch x 3 x height x width."""
-    return (" x " if is_open(shape) or str in map(type, shape) else "x").join(map(str, shape)) or "scalar"
 
 
 @click.command(epilog=examples("inspect net.onnx", "inspect net.tm --calls --find 'conv*' --json"))

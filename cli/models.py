@@ -3,8 +3,9 @@
 import functools
 import re
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from megengine.core.text import counted
 from megengine.module import Module
 from megengine.serialization.mge_file import ADVICE as MGE_ADVICE
 from megengine.tensor import Tensor
-from megengine.traced_module import InternalGraph, TracedModule, lower, trace_module
+from megengine.traced_module import InternalGraph, TracedModule, lower, open_batch, trace_module
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.formats.tm_reading import load_tm
 from megengine.traced_module.ir.node import TensorNode
 
-SUFFIXES = (".onnx", ".tm", ".mgt")
+STORED = (".tm", ".mgt")  # files that store graphs of ours: shapes of inputs are part of them
+SUFFIXES = (".onnx", *STORED)
 STATE_DICTS = (".pth", ".pt", ".pkl", ".ckpt", ".safetensors")
 Shapes = dict[str, tuple[int, ...]]
 
@@ -50,10 +52,14 @@ class ShapeOption(click.ParamType):
 
 @dataclass(frozen=True, slots=True)
 class InputChoices:
-    """What the command line fixes of a model's inputs: shapes (or example lengths of axes) and values, by name."""
+    """What the command line says of a model's inputs: shapes (or example lengths of axes) and values, by name.
+
+    With `any_batch` a network with a fixed batch is made to take any.
+    """
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     values: tuple[str, ...] = ()
+    any_batch: bool = False
 
     def known(self) -> dict[str, Any]:
         """The values: None, a number, or an array. Raises OptionError for a text that is none."""
@@ -93,14 +99,20 @@ def takes_choices(command: Callable[..., Any]) -> Callable[..., Any]:
     """Makes one argument, `shapes`, an `InputChoices`, of the options of `shape_option`."""
 
     @functools.wraps(command)
-    def call(*args: Any, shapes: tuple, values: tuple[str, ...], **options: Any) -> Any:
-        return command(*args, shapes=InputChoices(shapes, values), **options)
+    def call(*args: Any, shapes: tuple, values: tuple[str, ...], any_batch: bool, **options: Any) -> Any:
+        return command(*args, shapes=InputChoices(shapes, values, any_batch), **options)
 
     return call
 
 
 def shape_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that fix inputs of a model."""
+    """The options that fix inputs of a model, or open their batch."""
+    opened = click.option(
+        "--open-batch",
+        "any_batch",
+        is_flag=True,
+        help="Makes a network with a fixed batch take any, if its samples do not depend on each other.",
+    )
     value = click.option(
         "--input-value",
         "values",
@@ -118,7 +130,7 @@ def shape_option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Fixes the shape of an input that the model leaves open, or, as LENGTH=128, takes another example for an "
         "open axis by its name; repeat for several.",
     )
-    return shape(value(takes_choices(command)))
+    return shape(value(opened(takes_choices(command))))
 
 
 graph_option = click.option(
@@ -133,6 +145,40 @@ graph_option = click.option(
 def load_model(source: str, shapes: InputChoices = NO_CHOICES, number: int | None = None) -> TracedModule:
     """An op-level graph of the model, or of one of its graphs. Raises as `load_calls` and `chosen_graph`."""
     return lower(chosen_graph(load_calls(source, shapes), number))
+
+
+def load_models(sources: Sequence[str], shapes: InputChoices) -> list[TracedModule]:
+    """Models that are looked at side by side: what the command line fixes holds for those that have such an input.
+
+    Raises as `load_model`; what no model has is an error of the first one.
+    """
+    inputs = [_names_of_inputs(source) for source in sources]
+    held = frozenset().union(*inputs)
+    alone = all(Path(source).suffix in STORED for source in sources)
+    return [
+        load_model(source, shapes if alone else _choices_of(source, shapes, held - own))
+        for source, own in zip(sources, inputs, strict=True)
+    ]
+
+
+def _choices_of(source: str, choices: InputChoices, others: AbstractSet[str]) -> InputChoices:
+    """What holds for one of several models: no value and, for files, no shape of what other models alone have."""
+    values = tuple(text for text in choices.values if text.partition("=")[0] not in others)
+    suffix = Path(source).suffix
+    if suffix in STORED:
+        return replace(choices, shapes=(), values=values)
+    kept = tuple(pair for pair in choices.shapes if suffix != ".onnx" or pair[0] not in others)
+    return replace(choices, shapes=kept, values=values)
+
+
+def _names_of_inputs(source: str) -> frozenset[str]:
+    """Names of the inputs of an .onnx file and of their open axes; no name of other models."""
+    path = Path(source)
+    if path.suffix != ".onnx" or not path.is_file():
+        return frozenset()
+    inputs = read_model(path)[0].graph.input
+    axes = {axis.dim_param for item in inputs for axis in item.type.tensor_type.shape.dim}
+    return frozenset(item.name for item in inputs) | axes
 
 
 def chosen_graph(model: TracedModule, number: int | None) -> InternalGraph:
@@ -152,12 +198,28 @@ def chosen_graph(model: TracedModule, number: int | None) -> InternalGraph:
     return graphs[number - 1]
 
 
-def load_calls(source: str, shapes: InputChoices = NO_CHOICES) -> TracedModule:
-    """The calls of a .tm file or a function, the ops of other files. Raises OptionError and FileFormatError."""
+def load_calls(source: str, shapes: InputChoices = NO_CHOICES, *, dynamic: bool = True) -> TracedModule:
+    """The calls of a .tm file or a function, the ops of other files, and of those whose batch is opened.
+
+    Raises OptionError, FileFormatError, and ShapeError for a batch that cannot be opened.
+
+    Args:
+        dynamic: see `megengine.convert.onnx.load`; commands that calibrate read real values.
+    """
+    model = _read(source, shapes, dynamic=dynamic)
+    return open_batch(chosen_graph(model, None)) if shapes.any_batch else model
+
+
+def _read(source: str, shapes: InputChoices, *, dynamic: bool) -> TracedModule:
     by_name, known = dict(shapes.shapes), shapes.known()
     path = Path(source)
     if known and path.suffix != ".onnx":
         raise OptionError(f"--input-value: the inputs of {source!r} cannot be fixed; expected an .onnx file")
+    if by_name and path.suffix in STORED:
+        raise OptionError(
+            f"--input-shape: the inputs of {source!r} keep the shapes that they have; expected an .onnx file or "
+            "module.py:function"
+        )
     if ".py:" in source:
         return _from_function(source, by_name)
     if path.suffix in STATE_DICTS:
@@ -181,7 +243,7 @@ def load_calls(source: str, shapes: InputChoices = NO_CHOICES) -> TracedModule:
             sizes = {name: by_name[name][0] for name in axes}
             fixed = {name: shape for name, shape in by_name.items() if name not in axes}
             shape = fixed[""] if list(fixed) == [""] else fixed or None
-            return onnx.load(path, shape, known, example_sizes=sizes)
+            return onnx.load(path, shape, known, example_sizes=sizes, dynamic=dynamic)
         except OpenShapeError as error:
             sizes = error.shape.replace(" ", "").replace("?", "224") or "1,3,224,224"
             raise FileFormatError(

@@ -32,6 +32,7 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+        self._said: set[str] = set()
         width = None if sys.stdout.isatty() else _columns() or WIDTH
         self.results = Console(highlight=False, soft_wrap=True, width=width)
         self.notes = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -45,6 +46,12 @@ class Output:
             return
         with _standard_output():
             self.results.print(text)
+
+    def say_once(self, line: str) -> None:
+        """One line for people, where it was not said before: models side by side have much in common."""
+        if line not in self._said:
+            self._said.add(line)
+            self.say(line)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """A table for people; columns whose cells are numbers are aligned right."""

@@ -8,7 +8,7 @@ import click
 
 from megengine.cli import images, pages
 from megengine.cli.app import common, examples
-from megengine.cli.models import InputChoices, load_model, shape_option
+from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
@@ -49,7 +49,7 @@ def compare(
     check_outputs([("--report", report_path)], inputs, overwrite=overwrite)
     with ExitStack() as stack:
         page = None if report_path is None else stack.enter_context(output_file(report_path))
-        models = [load_model(source, shapes) for source in (first, second)]
+        models = load_models((first, second), shapes)
         source = data_of(data, preprocess, samples or 8, models[0], out)
         with out.progress("compare", source.reader.count) as bar:
             found = compare_values(models[0].graph, models[1].graph, source.reader, progress=bar.show)

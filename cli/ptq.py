@@ -105,9 +105,9 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
         how, origin = images.recipe(preprocess, shape if pictured else None), "--preprocess"
     source = Data(open_reader(data, slots, how=how, limit=samples), how, origin)
     if how is not None:
-        out.say(f"pictures: {source}")
+        out.say_once(f"pictures: {source}")
     if stored not in (None, how):
-        out.say(f"note: the model stores another preparation, which --preprocess replaces: {stored}")
+        out.say_once(f"note: the model stores another preparation, which --preprocess replaces: {stored}")
     return source
 
 
@@ -129,8 +129,8 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     type=Choice([*EFFORTS]),
     default="fast",
     show_default=True,
-    help="balanced: ranges of least squared error, --equalize and --rounding gptq, several times the time; best: "
-    "--distillation too, minutes.",
+    help="balanced: ranges of least squared error, --equalize, --smooth and --rounding gptq, several times the time; "
+    "best: --rounding gptaq and --distillation, minutes.",
 )
 @click.option("--weights", type=Choice(CHOICES["weights"]), default="per_channel", show_default=True)
 @click.option("--activations", type=Choice([*METHODS]), help="How ranges are chosen.  [default: of --effort]")
@@ -138,12 +138,18 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
 @click.option(
     "--rounding",
     type=Choice(CHOICES["rounding"]),
-    help="Weights one by one, or together by what reaches the layer.  [default: of --effort]",
+    help="Weights one by one (nearest), together by what reaches the layer (gptq), or so in one layer after the other, "
+    "each making up for the errors before it (gptaq).  [default: of --effort]",
 )
 @click.option(
     "--equalize/--no-equalize",
     default=None,
     help="Scale channels between convolutions so that all use the whole range.  [default: of --effort]",
+)
+@click.option(
+    "--smooth/--no-smooth",
+    default=None,
+    help="Scale channels of normalised values so that linear layers read them in finer steps.  [default: of --effort]",
 )
 @click.option(
     "--distillation",
@@ -230,7 +236,7 @@ def config_of(*, activations: str | None, percentile: float, **choices: Any) -> 
 def _show_plan(out: Output, *, model: str, shapes: InputChoices, **options: Any) -> None:
     of_data = ("data", "preprocess", "samples", "held_out", "statistics", "workers", "state")
     choices = {name: value for name, value in options.items() if name not in of_data}
-    plan = preview(lower(chosen_graph(load_calls(model, shapes), None)), config_of(**choices))
+    plan = preview(lower(chosen_graph(load_calls(model, shapes, dynamic=False), None)), config_of(**choices))
     if plan.rules:
         rows = [(option, rule, len(names), listed(names)) for option, rule, names in plan.rules]
         out.table("Rules", ("option", "rule", "layers", "which"), rows)
@@ -316,7 +322,7 @@ def prepared(out: Output, *, model: str, data: str, preprocess: str | None, shap
              **choices: Any) -> Job:  # fmt: skip
     """Read the model and open the data; refuse what cannot be quantized."""
     config = config_of(**choices)
-    calls = load_calls(model, shapes)
+    calls = load_calls(model, shapes, dynamic=False)
     require_float_modules(calls)
     source = lower(chosen_graph(calls, None))
     require_float(source.graph)

@@ -17,6 +17,7 @@ from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_o
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import check_varies, check_weights, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.qat_goals import Goal, by_labels, by_results
 from megengine.cli.readers import Reader, kind_of
 from megengine.cli.samples import EVERY
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError
@@ -27,7 +28,6 @@ from megengine.quantization.pipeline.qat_training import Training, TrainingPlan
 from megengine.quantization.pipeline.selection import PRECISIONS
 from megengine.quantization.pipeline.trained_scales import METHODS
 from megengine.serialization import load, save
-from megengine.tensor import Tensor
 from megengine.traced_module import lower
 from megengine.traced_module.formats import native
 
@@ -36,7 +36,7 @@ CALIBRATION = 256  # samples from which the ranges start
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Samples of every input, and what the network has to say of each: labels, or the float network's probabilities.
+    """Samples of every input, and what the network has to say of each: labels, or the float network's results.
 
     Every tenth sample is held out of training: the first, third, ... of these choose the epoch, the others score.
     """
@@ -127,7 +127,7 @@ def qat(output: Path, overwrite: bool, resume: bool, out: Output, **options: Any
 def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels: str | None, preprocess: str | None,
            shapes: InputChoices, samples: int | None, resume: bool, method: str, weights: str, precision: str,
            profile: str, exclude: tuple[str, ...], **settings: Any) -> dict[str, Any]:  # fmt: skip
-    calls = chosen_graph(load_calls(model, shapes), None)
+    calls = chosen_graph(load_calls(model, shapes, dynamic=False), None)
     source = lower(calls)
     check_weights(source)
     source_data = data_of(data, preprocess, samples, source, out)
@@ -135,9 +135,8 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
     network = prepare_qat(calls, config=config, method=method)  # calls take batches of any size
     inputs = _arrays(source_data.reader)
     check_varies(source.graph, [inputs], data)
-    targets = _targets(labels, data, len(inputs[0])) if labels is not None else _float_results(network, inputs)
-    inputs = [x[: len(targets)] for x in inputs]
-    samples_of = Labelled(inputs, targets)
+    goal = _goal(labels, data, network, inputs)
+    samples_of = Labelled([x[: len(goal.targets)] for x in inputs], goal.targets)
     taught, choosing, scoring = (samples_of.part(role) for role in ("train", "choose", "score"))
     if source_data.how is not None:
         source.graph.metadata.update(images.to_metadata(source_data.how))
@@ -151,16 +150,16 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
         at_once = counted(network.batch_size, "sample")
         out.say(f"warning: the network takes {at_once} at once, so a step of {plan.batch} takes {times} calls; a "
                 "network with an open batch trains faster", "yellow")  # fmt: skip
-    training = Training(network, plan)
+    training = Training(network, plan, loss=goal.loss, score=goal.score)
     done = _begin(training, kept, taught[0], digests, resume=resume)
-    rows = _epochs(training, kept, done, taught, choosing, out)
+    rows = _epochs(training, kept, done, taught, choosing, goal, out)
     network = training.best_network()
     score = training.score_of(*scoring)
     best = network.eval().convert()
     best.graph.metadata.update(source.graph.metadata | records.to_metadata(record))
     native.save(best, file)
-    what = "top-1" if labels is not None else "agreement with the float network"
-    _say_chosen(training, samples_of, f"{what} {100 * score:.2f} % on {counted(len(scoring[1]), 'sample')}", out)
+    reached = f"{goal.what} {goal.shown(score)} on {counted(len(scoring[1]), 'sample')}"
+    _say_chosen(training, samples_of, reached, out)
     return {
         "model": model,
         "preprocess": source_data.describe(),
@@ -169,7 +168,7 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
         "best": training.best,
         "best_epoch": training.best_epoch,
         "held_out": score,
-        "score": what,
+        "score": goal.what,
     }
 
 
@@ -206,11 +205,18 @@ def _begin(
     return same
 
 
-def _epochs(training: Training, kept: Path, about: dict[str, Any], taught: Any, scored: Any, out: Output) -> list[Any]:
+def _goal(labels: str | None, data: str, network: QATGraph, inputs: list[np.ndarray]) -> Goal:
+    if labels is None:
+        return by_results(network, inputs)
+    return by_labels(_targets(labels, data, len(inputs[0])), network, inputs)
+
+
+def _epochs(training: Training, kept: Path, about: dict[str, Any], taught: Any, scored: Any, goal: Goal,
+            out: Output) -> list[Any]:  # fmt: skip
     rows = []
     plan = training.plan
     if not training.epoch:
-        out.say(f"before training: {100 * training.evaluate(*scored):.2f} %")
+        out.say(f"before training: {goal.shown(training.evaluate(*scored))}")
     while training.epoch < plan.epochs:
         what = f"epoch {training.epoch + 1} of {plan.epochs}"
         with out.progress(what, None) as bar:
@@ -218,7 +224,7 @@ def _epochs(training: Training, kept: Path, about: dict[str, Any], taught: Any, 
         score = training.evaluate(*scored)
         save({"about": about, "training": training.state()}, str(kept))
         rows.append({"epoch": training.epoch, "loss": loss, "score": score})
-        out.say(f"{what}: loss {loss:.4f}, {100 * score:.2f} %; kept in {kept}")
+        out.say(f"{what}: loss {loss:.4f}, {goal.shown(score)}; kept in {kept}")
     return rows
 
 
@@ -265,17 +271,3 @@ def _classes(data: str) -> Iterator[int]:
     parents = [place.parts[0] for place in places]
     names = sorted(set(parents))
     yield from map(names.index, parents)
-
-
-def _float_results(network: QATGraph, inputs: list[np.ndarray]) -> np.ndarray:
-    """Probabilities by the float network."""
-    network.eval().fake_quantizing = False
-    size = network.batch_size or 32
-    results = []
-    for i in range(0, len(inputs[0]) - len(inputs[0]) % (network.batch_size or 1), size):
-        outputs = network(*(Tensor(x[i : i + size]) for x in inputs))
-        y = (outputs[0] if isinstance(outputs, tuple) else outputs).numpy().astype(np.float64)
-        y = np.exp(y.reshape(len(y), -1) - y.reshape(len(y), -1).max(1, keepdims=True))
-        results.append(y / y.sum(1, keepdims=True))
-    network.fake_quantizing = True
-    return np.concatenate(results).astype(np.float32)

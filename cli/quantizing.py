@@ -47,6 +47,15 @@ class Found:
             return f"{line}; {self.advice[0]}"
         return line if self.layers is None else f"{line}; no fault found, and no setting tried gains 0.1 dB"
 
+    def told(self) -> dict[str, list[str]]:
+        """Lines by kind, the gravest first: a danger that conversion deals with is a note."""
+        return {
+            "danger": [str(one) for one in self.risks if not one.handled],
+            "fault": [str(one) for one in self.faults],
+            "advice": [str(one) for one in self.advice],
+            "note": [str(one) for one in self.risks if one.handled],
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Plain values: the fields of the edges, and lists of the rest."""
         layers = None if self.layers is None else self.layers.to_json()
@@ -89,6 +98,7 @@ def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> 
         "activations": f"per tensor, range by {ranges}",
         "rounding of weights": config.rounding,
         "equalization": "yes" if config.equalize else "no",
+        "smoothing": "yes" if config.smooth else "no",
         "distillation": counted(config.distillation, "pass") if config.distillation else "no",
         "bias correction": "yes" if config.bias_correction else "no",
         "profile": config.target.name,
@@ -127,11 +137,9 @@ def floating_line(model: Any) -> str:
 
 def noted(found: Found) -> dict[str, Any]:
     """What analysis found as parts of a section: headline, notes, layers alone."""
-    notes = [("fault", str(one)) for one in found.faults] + [("advice", str(one)) for one in found.advice]
-    notes += [("note" if one.handled else "danger", str(one)) for one in found.risks]
     return {
         "headline": found.headline(),
-        "notes": notes,
+        "notes": [(kind, line) for kind, lines in found.told().items() for line in lines],
         "sensitivity": [] if found.layers is None else found.layers.to_json()["layers"],
     }
 

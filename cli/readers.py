@@ -3,7 +3,7 @@
 import importlib.util
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,10 +13,10 @@ import numpy as np
 
 from megengine.cli.images import PRESETS, SUFFIXES, Recipe, images_in, load
 from megengine.core.dtype import converted, first_changed
-from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, nearest
+from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, listed, nearest
 from megengine.core.sizes import fits
 from megengine.core.text import counted
-from megengine.quantization.ranges import samples_of, shape_remedy
+from megengine.quantization.ranges import keys_of_inputs, samples_of, shape_remedy, values_in_order
 
 Batch = tuple[np.ndarray, ...]
 _ALWAYS_UNPACKED = 1 << 30  # bytes that a .npz file may unpack to, however small it is
@@ -158,19 +158,30 @@ def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> R
 def _array_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Reader:
     path = Path(source)
     _check_unprepared(source, how)
-    arrays = _npy(path) if path.suffix == ".npy" else _npz(path, len(slots))
-    counts = {len(array) for array in arrays}
+    arrays = _npy(path) if path.suffix == ".npy" else _npz(path, slots)
+    steps = [_rows_of_sample(array, slot) for array, slot in zip(arrays, slots, strict=False)]
+    counts = {len(array) // (step or 1) for array, step in zip(arrays, steps, strict=False)}
     if len(counts) != 1:
-        raise ShapeError(f"data {path}: unequal numbers of samples, {sorted(counts)}; expected one")
-    samples, batch = counts.pop(), slots[0].shape[0] if slots and slots[0].shape else 1
-    if samples < batch:
-        raise ShapeError(f"data {path}: {counted(samples, 'sample')}, the network takes {batch} at once; add more")
+        raise ShapeError(
+            f"data {path}: unequal numbers of samples, {sorted(counts)}, in arrays of the shapes "
+            f"{', '.join(str(array.shape) for array in arrays)}; expected one for {', '.join(map(str, slots))}"
+        )
+    count = counts.pop()
+    if count < 1:
+        have, need = counted(len(arrays[0]), "sample"), steps[0] or 1
+        raise ShapeError(f"data {path}: {have}, the network takes {need} at once; add more")
 
     def start() -> Iterator[Batch]:
-        for first in range(0, samples - batch + 1, batch):
-            yield tuple(array[first : first + batch] for array in arrays)
+        for at in range(count):
+            pairs = zip(arrays, steps, strict=False)
+            yield tuple(array[at] if step is None else array[at * step : (at + 1) * step] for array, step in pairs)
 
-    return Reader(str(path), samples // batch, start)
+    return Reader(str(path), count, start)
+
+
+def _rows_of_sample(array: np.ndarray, slot: Slot) -> int | None:
+    """How many rows of an array the input takes at once; None if the array has an axis of samples before its axes."""
+    return None if array.ndim == len(slot.shape) + 1 else int(slot.shape[0]) if slot.shape else 1
 
 
 def reason_of(error: Exception) -> str:
@@ -189,8 +200,8 @@ def _npy(path: Path) -> list[np.ndarray]:
     return [array]
 
 
-def _npz(path: Path, inputs: int) -> list[np.ndarray]:
-    """All arrays, in the order of the file; .npz members are compressed and must be held in memory."""
+def _npz(path: Path, slots: Sequence[Slot]) -> list[np.ndarray]:
+    """The arrays of the inputs; .npz members are compressed and must be held in memory."""
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(info.file_size for info in archive.infolist())
@@ -198,16 +209,35 @@ def _npz(path: Path, inputs: int) -> list[np.ndarray]:
             text = f"unpacks to {counted(unpacked, 'byte')}, over {_MOST_PACKED} times its size; use .npy"
             raise FileFormatError(text)  # noqa: TRY301
         with np.load(path, allow_pickle=False) as opened:
-            arrays = [opened[name] for name in opened.files]
+            members = dict(opened.items())
     except Exception as error:  # of zip, of its packers, of NumPy's parser
         raise FileFormatError(f"data {path}: not a readable .npz file ({reason_of(error)})") from error
+    arrays = [members[name] for name in _members_of(path, list(members), [slot.name for slot in slots])]
     if not all(isinstance(array, np.ndarray) for array in arrays):
         raise FileFormatError(f"data {path}: not a readable .npz file (an entry is not an array)")
-    if len(arrays) != inputs:
-        raise ShapeError(f"data {path}: {counted(len(arrays), 'array')}; expected {inputs}, one for each network input")
     if any(array.ndim == 0 for array in arrays):
         raise ShapeError(f"data {path}: a single number; expected samples along the first axis")
     return arrays
+
+
+def _members_of(path: Path, members: Sequence[str], inputs: Sequence[str]) -> list[str]:
+    """Which array of a file each input takes: by its name, or by its place where NumPy named the arrays (arr_0, ...).
+
+    One array is that of the only input, whatever its name. Raises ShapeError if an input has no array, or names of
+    several arrays say nothing.
+    """
+    found = keys_of_inputs(members, inputs)
+    if None not in found:
+        return [name for name in found if name is not None]
+    numbered = [f"arr_{i}" for i in range(len(members))]
+    if len(members) == len(inputs) and (len(inputs) == 1 or sorted(members) == sorted(numbered)):
+        return numbered if len(inputs) > 1 else list(members)
+    lacking = [node for node, name in zip(inputs, found, strict=True) if name is None]
+    raise ShapeError(
+        f"data {path}: {counted(len(members), 'array')} ({listed(members)}); expected {len(inputs)}, one for each "
+        f"network input ({listed(inputs)}); no array is named {listed(lacking or inputs)}. Name them as the inputs, or "
+        "write them without names, in this order: numpy.savez(file, first, second)"
+    )
 
 
 def _check_unprepared(source: str, how: Recipe | None) -> None:
@@ -223,14 +253,30 @@ def _function_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> 
     function = load_function(source)
 
     def start() -> Iterator[Batch]:
-        items = function()
-        if not hasattr(items, "__iter__"):
-            raise OptionError(f"data {source!r}: the function gave {type(items).__name__}; expected an iterable")
-        for item in items:
+        for item in _items_of(source, function):
+            if isinstance(item, Mapping):
+                item = values_in_order(item, [slot.name for slot in slots], f"data {source!r}: a batch")
             values = item if isinstance(item, (tuple, list)) else (item,)
             yield tuple(one.numpy() if hasattr(one, "numpy") else np.asarray(one) for one in values)
 
     return Reader(source, None, start)
+
+
+def _items_of(source: str, function: Callable[..., Any]) -> Iterator[Any]:
+    """What a function gives. Raises OptionError if that is not iterable, and for errors of the function."""
+    count, doing = 0, "was called"
+    try:
+        items = function()
+        if hasattr(items, "__iter__"):
+            doing = "was asked for batch"
+            for item in items:
+                yield item
+                count += 1
+            return
+    except Exception as error:
+        place = f"{doing} {count}" if doing.endswith("batch") else doing
+        raise OptionError(f"data {source!r}: {type(error).__name__} when the function {place}: {error}") from error
+    raise OptionError(f"data {source!r}: the function gave {type(items).__name__}; expected an iterable")
 
 
 _READERS = {"pictures": _picture_reader, "arrays": _array_reader, "function": _function_reader}

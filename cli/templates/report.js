@@ -75,3 +75,14 @@ for (const details of document.querySelectorAll("details.network")) {
     place.append(frame);
   });
 }
+// Paper has nothing to open: what was found is printed in full.
+const opened = [];
+addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("details.more:not([open])")) {
+    details.open = true;
+    opened.push(details);
+  }
+});
+addEventListener("afterprint", () => {
+  for (const details of opened.splice(0)) details.open = false;
+});

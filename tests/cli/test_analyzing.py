@@ -65,6 +65,8 @@ def test_dangers_are_told_by_ptq_too(little):
     onnx.save(little(weight=w), "dead.onnx")
     one = found("ptq", "dead.onnx", "--data", "x.npy", "-o", "dead.mgt")
     assert any(risk["kind"] == "dead channels" and "1 of 4 output channels" in risk["text"] for risk in one["risks"])
+    said = call("analyze", "dead.onnx", "--data", "x.npy")
+    assert "note: body_conv_Conv: dead channels: 1 of 4 output channels" in said and "danger" not in said
 
 
 def write(path, text):

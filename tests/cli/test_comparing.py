@@ -120,6 +120,21 @@ def test_findings(call, function, kind, name, text):
     assert "finding" in call("lint", f"net.py:{function}")[1]
 
 
+@pytest.mark.parametrize(
+    ("op", "value", "found"),
+    [("Max", -np.inf, 0), ("Add", -np.inf, 0), ("Add", np.nan, 1), ("Conv", -np.inf, 1), ("Conv", np.nan, 1)],
+)
+def test_infinity_is_a_mask_but_no_weight(call, op, value, found):
+    stored = np.full((3, 3, 1, 1), value, np.float32)
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,3,3,3] x) => (float[1,3,3,3] y) {{ y = {op} (x, w) }}""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(stored if op == "Conv" else stored[..., 0, 0], "w"))
+    onnx.save(model, "masked.onnx")
+    code, shown, _ = call("lint", "masked.onnx", "--json")
+    assert [f["kind"] for f in json.loads(shown)["findings"]] == ["not finite"] * found and code == found
+
+
 def test_a_graph_that_contradicts_itself(call, tmp_path):
     call("edit", "net.py:build", "-o", "net.mgt")
     from megengine.traced_module.ir.lint import findings

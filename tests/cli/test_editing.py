@@ -371,3 +371,9 @@ def test_extracting_in_python(call):
     flat = lower(made.graphs[1]).graph
     extract(flat, [flat.inputs[1]], [flat.inputs[1].users[0].output])
     assert [n.name for n in flat.inputs] == ["y"]
+
+
+def test_the_batch_is_opened(call):
+    done(call, "--open-batch", source="net.py:build")
+    assert run("out.mgt", tensor(np.concatenate([x, x, x]))).shape == (3, 4, 6, 6)
+    assert str(files.load("out.mgt").graph.inputs[0].spec) == "float32[batch, 3, 6, 6]"

@@ -103,6 +103,9 @@ def test_pictures_come_in_path_order(tmp_path):
         (tmp_path / name).touch()
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "d.png").touch()
+    (tmp_path / ".thumbnails").mkdir()
+    for hidden in (".b.png", "._b.png", ".thumbnails/b.png"):
+        (tmp_path / hidden).write_bytes(b"no picture")
     assert [path.name for path in images_in(tmp_path)] == ["a.JPG", "b.png", "d.png"]
 
 

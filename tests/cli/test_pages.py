@@ -55,6 +55,11 @@ def test_the_page_of_compare_has_a_row_for_each_value_and_both_runs(tmp_path):
     assert "What differs in the runs that made them" in said and "w4a8" in said
 
 
+def test_what_models_have_in_common_is_said_once():
+    words = ("evaluate", "net.onnx", "net.onnx", "--data", "photos", "--preprocess", "tf")
+    assert call(*words).count("pictures: prepared as --preprocess says") == 1
+
+
 def test_a_model_without_a_record_has_no_run(tmp_path):
     path = tmp_path / "page.html"
     words = ("compare", "net.onnx", "net.onnx", "--data", "photos", "--preprocess", "tf")

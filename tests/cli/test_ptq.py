@@ -251,6 +251,7 @@ def test_search_keeps_a_budget_and_goes_on_from_its_file(folder):
     assert found["best"]["bytes"] <= limit and not found["best"]["missed"]
     shown = call(*words, "--max-mb", str(limit / 1e6))
     assert "going on from s.json" in shown and "Networks that no other beats" in shown
+    assert (folder / "s.svg").read_text().startswith("<svg")
     (folder / "s.json").unlink()
     error = call(*words, "--max-mb", "0.00001", "--overwrite", code=1)
     assert "search: no network keeps all budgets; the nearest, in s.mgt, misses them by" in error

@@ -27,6 +27,19 @@ class Net(M.Module):
         return self.head(F.mean(F.relu(self.norm(self.conv(x))), axis=(2, 3)))
 
 
+class Centred(Net):
+    """Results of a sample depend on the others, so the batch cannot be opened."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y - F.mean(y, axis=0, keepdims=True)
+
+
+def save_network(net, size):
+    """A graph of ops for one batch as the file that is trained."""
+    native.save(lower(trace_module(net.eval(), Tensor(np.zeros((size, 1, 8, 8), np.float32)))), "net.mgt")
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Forty pictures, bright ones and dark ones, as files and as arrays, and a network."""
@@ -102,22 +115,78 @@ def test_training_that_gains_nothing_is_said(folder):
     assert "before training: top-1" in said.splitlines()[-2]
 
 
-def test_a_network_of_calls_takes_the_whole_batch_of_a_step(folder):
-    """A graph of ops for one sample keeps that, which is said."""
+@pytest.mark.parametrize("of_calls", [True, False])
+def test_a_network_takes_the_whole_batch_of_a_step(folder, of_calls):
+    """Whose samples do not depend on each other, whatever batch it was captured with."""
+    if not of_calls:
+        save_network(Net(), 1)
     assert "at once" not in qat(*ARRAYS, "--epochs", "1")
     integer, x = native.load("q.mgt"), np.load("x.npy")
     one = [integer(Tensor(x[i : i + 1])).numpy() for i in range(3)]
     assert (integer(Tensor(x[:3])).numpy() == np.concatenate(one)).all()
-    native.save(lower(native.load("net.mgt")), "net.mgt")
-    said = qat(*ARRAYS, "--epochs", "1", "--overwrite")
-    assert "takes 1 sample at once, so a step of 8 takes 8 calls" in said
+
+
+def test_another_network_keeps_its_batch_which_is_said(folder):
+    save_network(Centred(), 2)
+    said = qat(*ARRAYS, "--epochs", "1")
+    assert "takes 2 samples at once, so a step of 8 takes 4 calls" in said
 
 
 def test_too_few_samples_for_the_networks_batch(folder):
-    traced = trace_module(Net().eval(), Tensor(np.zeros((8, 1, 8, 8), np.float32)))
-    native.save(lower(traced), folder / "net.mgt")
+    save_network(Centred(), 8)
     message = qat(*ARRAYS, code=1)
     assert "the network takes 8 samples at once, there are 2 samples; give more" in message
+
+
+class Dense(M.Module):
+    """Two results of very different power, neither with classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = M.Conv2d(1, 6, 3, padding=1), M.Conv2d(6, 2, 1)
+
+    def forward(self, x):
+        y = F.relu(self.one(x))
+        return self.two(y), F.mean(y, axis=(1, 2, 3)) * 1000
+
+
+class Chosen(Dense):
+    def forward(self, x):
+        return F.argmax(super().forward(x)[0], axis=1)
+
+
+def test_results_that_are_no_classes_are_learnt_as_they_are(folder):
+    native.save(trace_module(Dense().eval(), Tensor(np.zeros((1, 1, 8, 8), np.float32))), "net.mgt")
+    float_net, x = native.load("net.mgt"), np.load("x.npy")
+    result = json.loads(qat(*ARRAYS[:2], "--lr", "0.001", "-o", "q.mgt", "--epochs", "3", "--json"))
+    assert result["score"] == "SQNR of the results" and result["epochs"][-1]["loss"] < 0.1
+    scored = x[19::20]  # of every tenth sample, the second, fourth, ...
+    trained = native.load("q.mgt")
+    pairs = [(a.numpy(), b.numpy()) for y in scored for a, b in zip(trained(y[None]), float_net(y[None]), strict=True)]
+    noise = [sum(np.sum((a - b) ** 2.0) for a, b in pairs[i::2]) for i in range(2)]
+    power = [np.sum(np.float64(float_net(x)[i].numpy()) ** 2) / len(x) for i in range(2)]
+    wanted = sum(np.sum(b**2.0) / p for i, p in enumerate(power) for _, b in pairs[i::2])
+    expected = 10 * np.log10(wanted / sum(n / p for n, p in zip(noise, power, strict=True)))
+    assert result["held_out"] == pytest.approx(expected, abs=0.01) and expected > 25
+    assert "SQNR of the results" in qat(*ARRAYS[:2], "-o", "q.mgt", "--epochs", "1", "--overwrite")
+
+
+@pytest.mark.parametrize(
+    ("network", "words", "message"),
+    [
+        (Chosen, (), "qat: the network has no float result with one row for each sample ("),
+        (Dense, ("--labels", "y.npy"), "--labels: classes up to 1, and a first result of shape (samples, 2, 8, 8)"),
+        (
+            Net,
+            ("--labels", "many.npy"),
+            "--labels: classes up to 7, and a first result of shape (samples, 2); expected",
+        ),
+    ],
+)
+def test_results_that_cannot_be_learnt(folder, network, words, message):
+    np.save("many.npy", np.full(40, 7))
+    native.save(trace_module(network().eval(), Tensor(np.zeros((1, 1, 8, 8), np.float32))), "net.mgt")
+    assert message in qat(*ARRAYS, *words, code=1)
 
 
 def test_pictures_in_folders_of_their_classes(folder):

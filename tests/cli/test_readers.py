@@ -6,7 +6,8 @@ from PIL import Image
 
 from megengine.cli.images import Recipe
 from megengine.cli.readers import Slot, load_function, open_reader
-from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError
+from megengine.core.errors import CalibrationError, DTypeError, FileFormatError, OptionError, ShapeError
+from megengine.core.sizes import named
 
 
 def slots(*shapes, dtype=np.float32):
@@ -47,9 +48,96 @@ def test_npy_and_npz(tmp_path):
     np.save(tmp_path / "x.npy", data)
     got = list(open_reader(str(tmp_path / "x.npy"), SHAPE))
     assert len(got) == 2 and np.array_equal(got[1][0], data[2:4])
-    np.savez(tmp_path / "x.npz", a=data, b=np.arange(5))
+    np.savez(tmp_path / "x.npz", data, np.arange(5))
     got = list(open_reader(str(tmp_path / "x.npz"), slots((1, 3, 4, 4), (1,))))
     assert len(got) == 5 and got[3][1].tolist() == [3]
+
+
+ONE, TWO = np.full((2, 1), 1.0, np.float32), np.full((2, 1), 2.0, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "names", "expected"),
+    [
+        (dict(mask=TWO, ids=ONE), ("ids", "mask"), (1, 2)),  # by name, not by place
+        (dict(mask=TWO, ids=ONE, label=ONE * 3), ("ids", "mask"), (1, 2)),  # more than the network reads
+        ({"input.2": TWO, "/input.1": ONE}, ("input_1", "input_2"), (1, 2)),  # as nodes of a graph are named
+        (dict(input=ONE, mask=TWO), ("input_1", "mask"), (1, 2)),  # `input` is a Python builtin: its node has a count
+        (dict(x_1=TWO, x=ONE), ("x", "x_1"), (1, 2)),
+        (dict(arr_1=TWO, arr_0=ONE), ("ids", "mask"), (1, 2)),
+        (dict(pictures=TWO), ("ids",), (2,)),
+    ],
+)
+def test_arrays_of_npz_go_to_the_inputs_of_their_names(tmp_path, arrays, names, expected):
+    np.savez(tmp_path / "x.npz", **arrays)
+    inputs = [Slot(name, (1, 1), np.dtype(np.float32)) for name in names]
+    got = list(open_reader(str(tmp_path / "x.npz"), inputs))
+    assert [tuple(x.item() for x in batch) for batch in got] == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("arrays", "names", "message"),
+    [
+        (
+            dict(a=ONE, b=TWO),
+            ("ids", "mask"),
+            r"expected 2, one .* \(ids, mask\); no array is named ids, mask",
+        ),
+        (
+            dict(ids=ONE, msk=TWO),
+            ("ids", "mask"),
+            "is named mask. Name them as the inputs, or write them",
+        ),
+        (dict(a=ONE, b=TWO), ("ids",), r"2 arrays \(a, b\); expected 1"),
+        (dict(a=ONE), ("ids", "mask"), r"1 array \(a\); expected 2"),
+    ],
+)
+def test_arrays_of_npz_whose_names_say_nothing(tmp_path, arrays, names, message):
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(ShapeError, match=message):
+        open_reader(str(tmp_path / "x.npz"), [Slot(name, (1, 1), np.dtype(np.float32)) for name in names])
+
+
+def test_errors_of_a_function_name_it_and_the_batch(tmp_path):
+    path = tmp_path / "data.py"
+    path.write_text(
+        "import numpy as np\n"
+        "def late():\n    yield np.zeros(1)\n    yield np.zeros(1)\n    raise RuntimeError('disk gone')\n"
+        "def early(n):\n    return []\n"
+    )
+    with pytest.raises(OptionError, match=r"late': RuntimeError when the function was asked for batch 2: disk gone"):
+        list(open_reader(f"{path}:late", slots((1,))))
+    with pytest.raises(OptionError, match=r"early': TypeError when the function was called: .*argument: 'n'"):
+        list(open_reader(f"{path}:early", slots((1,))))
+
+
+def test_functions_give_mappings_too(tmp_path):
+    path = tmp_path / "data.py"
+    path.write_text("""import numpy as np
+def good():
+    return [{"mask": np.full((1, 1), 2), "label": 7, "/ids": np.full((1, 1), 1)}]
+def bad():
+    return [{"mask": np.zeros((1, 1)), "id": np.zeros((1, 1))}]
+""")
+    inputs = [Slot(name, (1, 1), np.dtype(np.float32)) for name in ("ids", "mask")]
+    assert [[x.item() for x in batch] for batch in open_reader(f"{path}:good", inputs)] == [[1, 2]]
+    with pytest.raises(CalibrationError, match="no value for ids; expected the names ids, mask, got mask, id"):
+        list(open_reader(f"{path}:bad", inputs))
+
+
+def test_batches_of_two_open_axes_are_those_of_the_example(tmp_path):
+    np.savez(tmp_path / "x.npz", np.zeros((5, 3)), np.zeros((5, 3)))
+    got = list(open_reader(str(tmp_path / "x.npz"), slots((named("a", 2), 3), (named("b", 2), 3))))
+    assert [x.shape for batch in got for x in batch] == [(2, 3)] * 4
+
+
+def test_inputs_whose_first_axis_is_no_batch(tmp_path):
+    x, state = np.arange(3.0).reshape(3, 1), np.arange(12.0).reshape(3, 2, 2)
+    for stored in (state, state.reshape(6, 2)):  # an axis of samples in front, or the rows of all samples
+        np.savez(tmp_path / "x.npz", x, stored)
+        got = list(open_reader(str(tmp_path / "x.npz"), slots((1, 1), (2, 2))))
+        assert [a.tolist() for a, _ in got] == [[[0]], [[1]], [[2]]]
+        assert all(np.array_equal(b, want) for (_, b), want in zip(got, state, strict=True))
 
 
 def test_function(tmp_path):
@@ -115,11 +203,9 @@ def test_arrays_that_do_not_fit(tmp_path):
     np.save(tmp_path / "n.npy", np.float32(1))
     with pytest.raises(ShapeError, match="a single number"):
         open_reader(str(tmp_path / "n.npy"), SHAPE)
-    np.savez(tmp_path / "x.npz", a=np.zeros((2, 1)), b=np.zeros((3, 1)))
+    np.savez(tmp_path / "x.npz", np.zeros((2, 1)), np.zeros((3, 1)))
     with pytest.raises(ShapeError, match=r"unequal numbers of samples, \[2, 3\]"):
         open_reader(str(tmp_path / "x.npz"), slots((1, 1), (1, 1)))
-    with pytest.raises(ShapeError, match="2 arrays; expected 1"):
-        open_reader(str(tmp_path / "x.npz"), slots((1, 1)))
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz"])

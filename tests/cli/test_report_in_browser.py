@@ -3,6 +3,7 @@
 import io
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,6 +98,19 @@ def test_every_row_is_printed(browser, page, tmp_path):
     names = [line.split()[0] for line in text.splitlines() if line.startswith("edge_")]
     assert names == [f"edge_{i}" for i in range(ROWS)]
     assert [text.count(value) for value in ("conv2d", "0.90000", "-1 … 2")] == [ROWS] * 3  # the whole width of each
+
+
+def test_all_that_was_found_is_printed(browser, tmp_path):
+    """The notes behind a fold are open on paper, and closed again behind it."""
+    path = tmp_path / "report.html"
+    section = replace(long_section(3), notes=[("note", f"finding {i}") for i in range(9)], plan="step 1")
+    path.write_text(render("a network", [section], recipe={}), encoding="utf-8")
+    browser.open(path)
+    shown = "[...document.querySelectorAll('.notes li')].map((e) => e.checkVisibility())"
+    assert browser.ask(shown) == [True] * 6 + [False] * 3
+    browser.ask(f"addEventListener('beforeprint', () => {{ window.onPaper = {shown}; }})")
+    browser.printed()
+    assert browser.ask("window.onPaper") == [True] * 9 and browser.ask(shown) == [True] * 6 + [False] * 3
 
 
 def test_a_dot_leads_to_its_row_though_the_field_hides_it(browser, page):

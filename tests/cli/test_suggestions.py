@@ -183,6 +183,35 @@ def test_values_that_fix_no_input(call, switched, value, message):
     assert code == 1 and message in line and "input_values" not in line, line
 
 
+def test_a_value_holds_for_the_models_that_have_the_input(call, switched):
+    fixed = ("--input-value", "rate=16000")
+    data = ("--data", "rows.npy")
+    assert call("ptq", "switched.onnx", *data, *fixed, "-o", "q.mgt", "--onnx", "q.onnx") == (0, "")
+    for other in ("q.mgt", "q.onnx"):
+        assert call("bench", "switched.onnx", other, *fixed, "--rounds", "1") == (0, "")
+        assert call("compare", "switched.onnx", other, *data, *fixed) == (0, "")
+        assert call("evaluate", other, "switched.onnx", *data, *fixed) == (0, "")
+    shape = ("--input-shape", "rate=1")  # none: it fits no input, and is refused by the model that has it
+    code, line = call("bench", "q.mgt", "switched.onnx", *fixed, *shape)
+    assert code == 1 and "--input-shape" in line and "'rate'" in line
+    assert call("bench", "q.mgt", "switched.onnx", *fixed, "--input-shape", "x=1,8", "--rounds", "1") == (0, "")
+    np.savez("both.npz", x=np.load("rows.npy"), rate=np.full(8, 16000))
+    code, line = call("compare", "switched.onnx", "q.mgt", "--data", "both.npz")
+    assert code == 1 and "the first network takes 2 (x, rate), the second 1 (x); compare networks with" in line
+    code, line = call("bench", "switched.onnx", "q.onnx", "--input-value", "rat=16000")
+    assert code == 1 and "--input-value: no input 'rat'; did you mean 'rate'" in line
+
+
+@pytest.mark.parametrize(
+    "words", [("inspect", "q.mgt"), ("bench", "q.mgt", "q.mgt"), ("verify", "q.mgt", "--data", "rows.npy")]
+)
+def test_stored_graphs_keep_their_shapes(call, switched, words):
+    fixed = ("--data", "rows.npy", "--input-value", "rate=16000")
+    assert call("ptq", "switched.onnx", *fixed, "-o", "q.mgt") == (0, "")
+    code, line = call(*words, "--input-shape", "x=3,8")
+    assert code == 1 and "--input-shape: the inputs of 'q.mgt' keep the shapes that they have; expected" in line
+
+
 def test_only_inputs_of_onnx_files_are_fixed(call):
     code, line = call("inspect", "net.py:build", "--input-shape", "1,3,8,8", "--input-value", "x=1")
     assert code == 1 and "expected an .onnx file" in line
