@@ -9,6 +9,7 @@ import numpy as np
 import programs  # noqa: F401  (enters its own)
 import pytest
 import scripts
+import training_programs  # noqa: F401
 from answers import same
 
 import megengine

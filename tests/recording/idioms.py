@@ -249,6 +249,7 @@ if __name__ == "__main__":
 
     import programs  # noqa: F401  (enters its own)
     import scripts
+    import training_programs  # noqa: F401
 
     megengine.config.async_level = 0
     answers = {name: plain(function(megengine, megengine.functional)) for name, function in scripts.IDIOMS.items()}
