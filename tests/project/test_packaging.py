@@ -15,6 +15,7 @@ from layer_table import LINKED
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT_FROM = ("CMakeLists.txt", "LICENSE", "README.md", "cmake", "licenses", "megengine", "pyproject.toml", *LINKED)
+pytestmark = pytest.mark.timeout(900)  # wheels are compiled, perhaps on a busy machine
 NOTICES = {"LICENSE", "libgomp.txt", "nanobind.txt", "onednn.txt", "onednn-third-party.txt", "robin_map.txt"}
 
 
