@@ -27,9 +27,9 @@ def labels_of(source: str | None, data: str, reader: Reader) -> Labels:
     path = Path(source)
     if not path.is_file():
         raise OptionError(f"--labels {source!r}: no such file; expected .npy, .txt, .csv, or the word {FOLDERS}")
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         return _of_array(path)
-    if path.suffix not in (".txt", ".csv"):
+    if path.suffix.lower() not in (".txt", ".csv"):
         raise OptionError(f"--labels {source!r}: expected .npy, .txt, .csv, or the word {FOLDERS}")
     return _of_lines(path, data, reader)
 

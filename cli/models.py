@@ -31,6 +31,11 @@ STATE_DICTS = (".pth", ".pt", ".pkl", ".ckpt", ".safetensors")
 Shapes = dict[str, tuple[int, ...]]
 
 
+def suffix_of(source: str | Path) -> str:
+    """The suffix of a path, in small letters."""
+    return Path(source).suffix.lower()
+
+
 class ShapeOption(click.ParamType):
     """`name=1,3,224,224`, or only the numbers for the single input."""
 
@@ -154,7 +159,7 @@ def load_models(sources: Sequence[str], shapes: InputChoices) -> list[TracedModu
     """
     inputs = [_names_of_inputs(source) for source in sources]
     held = frozenset().union(*inputs)
-    alone = all(Path(source).suffix in STORED for source in sources)
+    alone = all(suffix_of(source) in STORED for source in sources)
     return [
         load_model(source, shapes if alone else _choices_of(source, shapes, held - own))
         for source, own in zip(sources, inputs, strict=True)
@@ -164,7 +169,7 @@ def load_models(sources: Sequence[str], shapes: InputChoices) -> list[TracedModu
 def _choices_of(source: str, choices: InputChoices, others: AbstractSet[str]) -> InputChoices:
     """What holds for one of several models: no value and, for files, no shape of what other models alone have."""
     values = tuple(text for text in choices.values if text.partition("=")[0] not in others)
-    suffix = Path(source).suffix
+    suffix = suffix_of(source)
     if suffix in STORED:
         return replace(choices, shapes=(), values=values)
     kept = tuple(pair for pair in choices.shapes if suffix != ".onnx" or pair[0] not in others)
@@ -174,7 +179,7 @@ def _choices_of(source: str, choices: InputChoices, others: AbstractSet[str]) ->
 def _names_of_inputs(source: str) -> frozenset[str]:
     """Names of the inputs of an .onnx file and of their open axes; no name of other models."""
     path = Path(source)
-    if path.suffix != ".onnx" or not path.is_file():
+    if suffix_of(path) != ".onnx" or not path.is_file():
         return frozenset()
     inputs = read_model(path)[0].graph.input
     axes = {axis.dim_param for item in inputs for axis in item.type.tensor_type.shape.dim}
@@ -213,30 +218,31 @@ def load_calls(source: str, shapes: InputChoices = NO_CHOICES, *, dynamic: bool 
 def _read(source: str, shapes: InputChoices, *, dynamic: bool) -> TracedModule:
     by_name, known = dict(shapes.shapes), shapes.known()
     path = Path(source)
-    if known and path.suffix != ".onnx":
+    suffix = suffix_of(path)
+    if known and suffix != ".onnx":
         raise OptionError(f"--input-value: the inputs of {source!r} cannot be fixed; expected an .onnx file")
-    if by_name and path.suffix in STORED:
+    if by_name and suffix in STORED:
         raise OptionError(
             f"--input-shape: the inputs of {source!r} keep the shapes that they have; expected an .onnx file or "
             "module.py:function"
         )
     if ".py:" in source:
         return _from_function(source, by_name)
-    if path.suffix in STATE_DICTS:
+    if suffix in STATE_DICTS:
         raise OptionError(
-            f"model {source!r}: a {path.suffix} file holds weights without a network; give module.py:function, a "
+            f"model {source!r}: a {suffix} file holds weights without a network; give module.py:function, a "
             "function that builds the network and loads the weights, or export the network as .onnx"
         )
-    if path.suffix not in SUFFIXES:
-        hint = nearest(path.suffix, SUFFIXES) or nearest(path.name, _models_beside(path))
-        if path.suffix == ".mge":
+    if suffix not in SUFFIXES:
+        hint = nearest(suffix, SUFFIXES) or nearest(path.name, _models_beside(path))
+        if suffix == ".mge":
             raise OptionError(f"model {source!r}: {MGE_ADVICE}")
-        if path.suffix == ".py":
+        if suffix == ".py":
             hint = f"; add the function that gives the model, {source}:FUNCTION"
         raise OptionError(f"model {source!r}: expected {', '.join(SUFFIXES)} or module.py:function{hint}")
     if not path.is_file():
         raise FileFormatError(f"model {source!r}: no such file{nearest(path.name, _models_beside(path))}")
-    if path.suffix == ".onnx":
+    if suffix == ".onnx":
         try:
             inputs = {item.name for item in read_model(path)[0].graph.input} if by_name else set()
             axes = [name for name, shape in by_name.items() if name and name not in inputs and len(shape) == 1]
@@ -255,7 +261,7 @@ def _read(source: str, shapes: InputChoices, *, dynamic: bool) -> TracedModule:
             for note in getattr(error, "__notes__", ()):
                 told.add_note(_in_options(note))
             raise told from error
-    if path.suffix == ".tm":
+    if suffix == ".tm":
         return load_tm(path)
     return files.load(path)
 
@@ -270,7 +276,7 @@ def _in_options(text: str) -> str:
 def _models_beside(path: Path) -> list[str]:
     """Names of the models in the folder of a path."""
     try:
-        return [one.name for one in path.parent.iterdir() if one.suffix in SUFFIXES]
+        return [one.name for one in path.parent.iterdir() if suffix_of(one) in SUFFIXES]
     except OSError:
         return []
 

@@ -45,7 +45,7 @@ def _read_for(source: str, output: Path) -> Iterator[Path]:
     if output.exists():
         if path.is_dir() and output.suffix.lower() in SUFFIXES and path.resolve() in output.resolve().parents:
             yield output
-        if path.suffix == ".onnx" and path.is_file():
+        if path.suffix.lower() == ".onnx" and path.is_file():
             yield from (path.parent / name for name in external_files(path))
 
 

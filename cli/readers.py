@@ -85,7 +85,7 @@ def kind_of(source: str) -> str:
     path = Path(source)
     if path.is_dir() or (path.is_file() and path.suffix.lower() in SUFFIXES):
         return "pictures"
-    if path.is_file() and path.suffix in (".npy", ".npz"):
+    if path.is_file() and path.suffix.lower() in (".npy", ".npz"):
         return "arrays"
     if ".py:" in source:
         return "function"
@@ -158,7 +158,7 @@ def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> R
 def _array_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Reader:
     path = Path(source)
     _check_unprepared(source, how)
-    arrays = _npy(path) if path.suffix == ".npy" else _npz(path, slots)
+    arrays = _npy(path) if path.suffix.lower() == ".npy" else _npz(path, slots)
     steps = [_rows_of_sample(array, slot) for array, slot in zip(arrays, slots, strict=False)]
     counts = {len(array) // (step or 1) for array, step in zip(arrays, steps, strict=False)}
     if len(counts) != 1:

@@ -133,10 +133,11 @@ def test_a_formula_has_a_most_number_of_terms():
         total * total
 
 
-def test_numbers_that_are_no_integers_are_not_made_at_run_time():
-    assert sizes.as_fraction(H * 0.5) == (H, 2)
-    with pytest.raises(ShapeError, match="expected an integer that follows from the open sizes"):
-        sizes.as_fraction(1.0 / ((H + 1) * 1.0))
+def test_numbers_that_are_no_integers_are_quotients_of_sizes():
+    assert sizes.as_quotient(H * 0.5, {"h": int(H)}) == ((1, H), (2, 1))
+    (above, one), (below, size) = sizes.as_quotient(5 / ((2 * H + 4) * 4.0), {"h": int(H)})
+    assert (above, one, below, size) == (5, 1, 8, H + 2)
+    assert int(size) == int(H) + 2
 
 
 def test_a_rounded_negative_quotient_is_not_taken_for_a_size():

@@ -23,12 +23,12 @@ from megengine.core.formulas import (
     Formula,
     add,
     constant_of,
-    divides,
     evaluated,
     extreme,
     multiply,
     names_in,
     number_formula,
+    over_one,
     parsed,
     quotient,
     rounded_down,
@@ -214,16 +214,21 @@ def names_of(value: Any) -> set[str]:
     return set(names_in(value.formula)) if isinstance(value, _Open) else set()
 
 
-def as_fraction(value: Any) -> tuple[int, int]:
-    """A number as a size and the integer that it is divided by. Raises ShapeError where that follows from sizes too."""
-    if not isinstance(value, OpenRatio):
-        exact = Fraction(value)
-        return (value if isinstance(value, OpenSize) else exact.numerator), exact.denominator
-    below = math.lcm(*(factor.denominator for _, factor in value.formula))
-    above = multiply(value.formula, number_formula(below))
-    if any(divides(atoms) for atoms, _ in above):
-        raise ShapeError(f"{value} is needed at run time; expected an integer that follows from the open sizes")
-    return _whole(above, round(float(value) * below)), below
+def as_quotient(value: float, examples: Mapping[str, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """A number as what is divided by what, each a whole number times a size.
+
+    `examples` holds those of the open axes; others have that of lengths which depend on values.
+    """
+    top, bottom = over_one(_of(value))
+    known = {**dict.fromkeys((*names_in(top), *names_in(bottom)), COUNT), **examples}
+    return _times_size(top, known), _times_size(bottom, known)
+
+
+def _times_size(formula: Formula, examples: Mapping[str, int]) -> tuple[int, int]:
+    """A formula of whole factors as their greatest common divisor times the rest."""
+    common = math.gcd(*(int(factor) for _, factor in formula)) or 1
+    rest = multiply(formula, number_formula(Fraction(1, common)))
+    return common, _whole(rest, int(evaluated(rest, examples)))
 
 
 def largest(a: int, b: int) -> int:

@@ -218,3 +218,14 @@ def test_a_write_protected_folder(run, one_line_error, tmp_path, model):
     locked.mkdir(mode=0o500)
     words = ("--data", tmp_path / "good.npy", "-o", locked / "q.mgt")
     assert "cannot be written" in one_line_error(run("ptq", model, *words))
+
+
+def test_names_in_capitals(run, little, tmp_path):
+    onnx.save(little(), tmp_path / "NET.ONNX")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32))
+    (tmp_path / "x.npy").rename(tmp_path / "X.NPY")
+    assert run("inspect", tmp_path / "NET.ONNX").returncode == 0
+    made = run("ptq", tmp_path / "NET.ONNX", "--data", tmp_path / "X.NPY", "-o", tmp_path / "q.mgt")
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "q.mgt").rename(tmp_path / "Q.MGT")
+    assert run("verify", tmp_path / "Q.MGT", "--data", tmp_path / "X.NPY").returncode == 0

@@ -65,11 +65,13 @@ NETS = {
 @pytest.mark.parametrize("name", NETS)
 def test_means_and_windows_over_open_axes(name):
     model = quantize_model(network(*NETS[name], **HEAD), pictures())
-    session = session_of(to_model(model.integer_graph))
+    written = to_model(model.integer_graph)
+    session, again = session_of(written), load(written)
     for x in pictures():
         graph = specialised(model.integer_graph, [x.shape])
         wanted = specification(graph, [x])[graph.outputs[0].name]
         np.testing.assert_array_equal(answers(session, [x])[0], wanted)
+        np.testing.assert_array_equal(again(x).numpy(), wanted)
 
 
 def test_a_resize_of_open_sizes_is_refused():

@@ -163,7 +163,7 @@ class OnnxNode:
             dtype = np.float32 if like is None else _dtype(like)
             return self.graph.constant(np.asarray(value, dtype), name=f"{self.name}_constant")
         if is_open_array(value):
-            return self.composed(lambda node: numbers_of(value))
+            return self.composed(lambda node: numbers_of(value, node.graph.inputs))
         if not is_held(value.dtype):
             raise self.fail(f"a value of {value.dtype} is needed at run time, which is not supported; {DATA_TYPES}")
         if id(value) not in self.constants:

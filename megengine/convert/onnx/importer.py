@@ -18,6 +18,7 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
     index_rules,
     math_rules,
     nn_rules,
+    older_forms,
     quant_rules,
     recurrent_rules,
     reduce_rules,
@@ -34,6 +35,7 @@ from megengine.convert.onnx.examples import SCALES, Examples
 from megengine.convert.onnx.folding import constant_of, fold
 from megengine.convert.onnx.inputs import Lengths, input_spec, known_input, of_group
 from megengine.convert.onnx.open_folding import fold_open
+from megengine.convert.onnx.older_forms import FIRST, in_modern_form
 from megengine.convert.onnx.open_values import is_open_array
 from megengine.convert.onnx.operators import is_computed, made_of, unknown_operators
 from megengine.convert.onnx.reading import (
@@ -92,7 +94,7 @@ def load_graph(
     example_sizes: Sizes = None,
     dynamic: bool = True,
 ) -> InternalGraph:
-    """Read an ONNX model (opset 7 to the newest) as an op-level graph.
+    """Read an ONNX model (of any opset up to the newest) as an op-level graph.
 
     Args:
         source: path of a .onnx file, its bytes, or an `onnx.ModelProto`. External data must lie in the file's folder.
@@ -185,7 +187,7 @@ class _Importer:
         self.graph.metadata = {entry.key: entry.value for entry in self.model.metadata_props}
         self.shared: dict[str, dict] = {"constants": {}, "keep": {}, "names": {}}
         self.used = {*names_read(source.node), *(item.name for item in source.output)}
-        unknown, refused = unknown_operators(source, self.opset, self.fixed)
+        unknown, refused = unknown_operators(source, max(self.opset, FIRST), self.fixed)
         for name, array in self.stored:
             self._define(name, array)
         self._inputs()
@@ -273,7 +275,7 @@ class _Importer:
         self.values = outer.new_child()
         try:
             known = (name for name, value in outer.items() if isinstance(value, np.ndarray))
-            for error in unknown_operators(graph, opset, known)[1]:
+            for error in unknown_operators(graph, max(opset, FIRST), known)[1]:
                 raise error
             for item, value in zip(_inputs_of(graph, len(inputs)), inputs, strict=True):
                 self._define(item.name, value)
@@ -352,6 +354,9 @@ class _Importer:
         """The outputs of a node; None where other nodes define them."""
         onnx_node = self._onnx_node(node, inputs, index, opset)
         try:
+            if opset < FIRST:
+                onnx_node, node, opset = *in_modern_form(onnx_node, node), FIRST
+                inputs = onnx_node.inputs
             if node.op_type in CONTROL:
                 made = CONTROL[node.op_type](onnx_node, partial(self._graph, opset), partial(self._apart, opset))
                 return made if isinstance(made, (list, tuple)) else (made,)

@@ -261,8 +261,10 @@ def batch_norm(node: OnnxNode, x: Value, scale: Value, shift: Value, mean: Value
         return _batch_norm_training(node, x, scale, shift, mean, variance)
     if any(node.outputs[1:]):
         raise node.fail("is in the training mode of opsets before 14; export the model in evaluation mode")
-    if not node.attr("spatial", 1):
-        raise node.fail("spatial=0 is not supported")
+    if not node.attr("spatial", 1):  # every element of a sample has statistics of its own
+        length = node.apply("sqrt", node.apply("add", variance, float(node.attr("epsilon", 1e-5))))
+        ratio = node.apply("div", node.apply("sub", x, mean), length)
+        return node.apply("add", node.apply("mul", ratio, scale), shift)
     if len(x.shape) < 2:
         raise node.fail(f"its input is {x.shape}; expected a batch and a channel axis")
     image = x if len(x.shape) == 4 else node.reshape(x, (*x.shape[:2], 1, math.prod(x.shape[2:])))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from megengine.core.sizes import OpenRatio, OpenSize, as_fraction, largest
+from megengine.core.sizes import OpenRatio, OpenSize, as_quotient, largest, name_of
 from megengine.dispatch import apply
 from megengine.ops.common import size_tensor
 from megengine.tensor import Tensor
@@ -33,17 +33,30 @@ def settled(elements: Iterable[Any], shape: Sequence[int], dtype: Any = np.int64
     return made.reshape(shape)
 
 
-def numbers_of(value: np.ndarray) -> Tensor:
-    """An array of numbers that follow from open sizes, made by ops: a size is the sum of so many ones."""
+def numbers_of(value: np.ndarray, inputs: Iterable[Any] = ()) -> Tensor:
+    """An array of numbers that follow from open sizes, made by ops: a size is the sum of so many ones.
+
+    `inputs` are nodes of the graph whose shapes hold the open axes.
+    """
     if not is_open_array(value):
         return Tensor._wrap(value)
-    parts = [_number(n).reshape(1) for n in value.reshape(-1)]
+    shown = ((name_of(n), int(n)) for node in inputs for n in node.spec.shape)
+    examples = {name: n for name, n in shown if name is not None}
+    parts = [_number(n, examples).astype(open_dtype(value)).reshape(1) for n in value.reshape(-1)]
     made = parts[0] if len(parts) == 1 else apply("concat", *parts, axis=0)
-    return apply("reshape", made, shape=value.shape).astype(open_dtype(value))
+    return apply("reshape", made, shape=value.shape)
 
 
-def _number(n: Any) -> Tensor:
-    size, divisor = as_fraction(n)
+def _number(n: Any, examples: Mapping[str, int]) -> Tensor:
+    """An integer, or a quotient of two in float64, which is rounded once."""
+    if not isinstance(n, float):
+        return _signed(n)
+    if not isinstance(n, OpenRatio):
+        return Tensor(np.float64(n), dtype=np.float64)
+    above, below = (factor * _signed(size).astype("float64") for factor, size in as_quotient(n, examples))
+    return above / below
+
+
+def _signed(size: int) -> Tensor:
     total, below_zero = size_tensor(largest(size, 0)), largest(-size, 0)
-    total = total - size_tensor(below_zero) if below_zero else total
-    return total if not isinstance(n, float) else total.astype("float32") / float(divisor)
+    return total - size_tensor(below_zero) if below_zero else total

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_FILE = 2 << 30  # the limit of the container format itself
 MAX_NAMES = 10_000  # that are looked at beside a file with hard links
-MIN_OPSET = 7
+MIN_OPSET = 1
 
 
 def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.ModelProto", Path | None]:
