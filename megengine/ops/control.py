@@ -104,7 +104,16 @@ def _parts(values: Sequence[Any], states: int, limited: bool, asked: bool) -> tu
 _ROUND = (TensorSpec((), np.dtype(np.int64)), TensorSpec((), np.dtype(np.bool_)))
 
 
-def _loop_infer(*given: TensorSpec, body: Runs, states: int, limited: bool, asked: bool, count: str = "count") -> Any:
+def _loop_infer(
+    *given: TensorSpec,
+    body: Runs,
+    states: int,
+    limited: bool,
+    asked: bool,
+    rounds: int | None = None,
+    count: str = "count",
+) -> Any:
+    """`rounds` is their number where it follows from open sizes."""
     limit, condition, first, outer = _parts(given, states, limited, asked)
     if limit is not None:
         _check_condition("loop", "the number of rounds", limit, "iu")
@@ -118,13 +127,16 @@ def _loop_infer(*given: TensorSpec, body: Runs, states: int, limited: bool, aske
         )
     known = _names(given)
     results = [_either("loop", count, i, pair, known) for i, pair in enumerate(zip(first, made[:states], strict=True))]
+    length = counted_size(f"{count}_rounds") if rounds is None else rounds
     for i, spec in enumerate(made[states:], states):
         inner = [counted_size(f"{count}_{i}_{a + 1}") if names_of([n]) - known else n for a, n in enumerate(spec.shape)]
-        results.append(TensorSpec((counted_size(f"{count}_rounds"), *inner), spec.dtype, spec.device))
+        results.append(TensorSpec((length, *inner), spec.dtype, spec.device))
     return _results(results)
 
 
-def _loop(*given: np.ndarray, body: Runs, states: int, limited: bool, asked: bool, count: str = "") -> Any:
+def _loop(
+    *given: np.ndarray, body: Runs, states: int, limited: bool, asked: bool, rounds: int | None = None, count: str = ""
+) -> Any:
     limit, condition, values, outer = _parts(given, states, limited, asked)
     most = MOST_ROUNDS if limit is None else int(limit.reshape(-1)[0])
     going, done, columns = condition is None or bool(condition.reshape(-1)[0]), 0, None

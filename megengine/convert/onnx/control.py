@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +15,12 @@ import numpy as np
 from megengine.convert.onnx.context import Group, OnnxNode, Value
 from megengine.convert.onnx.open_values import is_open_array
 from megengine.core.errors import FileFormatError
-from megengine.core.sizes import named
+from megengine.core.sizes import is_open, largest, named, whole
 from megengine.core.spec import TensorSpec
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.bodies import Body
 from megengine.traced_module.editing.expressions import add_input
-from megengine.traced_module.ir.expr import Input
+from megengine.traced_module.ir.expr import Constant, Input
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign
 
@@ -144,13 +144,27 @@ def _looped(node: OnnxNode, separate: Separate) -> Sequence[Any]:
         part = once(opened)
     outer = _with_the_same_inputs([part])
     ends = [node.as_node(value) for value in (node.optional(0), node.optional(1)) if value is not None]
-    flags = {"limited": node.optional(0) is not None, "asked": node.optional(1) is not None}
+    flags: dict[str, Any] = {"limited": node.optional(0) is not None, "asked": node.optional(1) is not None}
+    if (length := _number_of_rounds(node, part)) is not None:
+        flags["rounds"] = length
     made = node.apply("loop", *ends, *first, *outer, body=Body(part.graph), states=len(first), **flags)
     made = made if isinstance(made, tuple) else (made,)
     scans = len(body.output) - 1 - len(states)
     last, grown = iter(made[: len(first)]), iter(made[len(first) + scans :])
     kept = [Group([], rows=next(grown)) if isinstance(state, Group) else next(last) for state in states]
     return [*kept, *made[len(first) : len(first) + scans]]
+
+
+def _number_of_rounds(node: OnnxNode, part: Apart) -> int | None:
+    """How many rounds a loop makes that nothing ends before its limit, where that follows from open sizes."""
+    limit, going, more = node.optional(0), node.optional(1), part.graph.outputs[0].expr
+    goes_on = part.graph.outputs[0] is part.graph.inputs[1] or (
+        isinstance(more, Constant) and bool(more.value.numpy().all())
+    )
+    started = going is None or (isinstance(going, np.ndarray) and not is_open_array(going) and bool(going.all()))
+    if not goes_on or not started or not isinstance(limit, np.ndarray) or limit.size != 1:
+        return None
+    return largest(0, whole(limit.reshape(-1)[0]))
 
 
 _ROUND = (TensorSpec((), np.dtype(np.int64)), TensorSpec((), np.dtype(np.bool_)))
@@ -167,7 +181,7 @@ def _opened(node: OnnxNode, k: int, before: TensorSpec, after: TensorSpec) -> Te
 def known_scan(node: OnnxNode, run: Run, separate: Separate) -> list[Any]:
     """One round for each element of the scanned inputs; in opset 8 for each entry of a batch, along axis 1."""
     if node.opset >= 9:
-        return _scanned(node, run, [node.input(index) for index in range(len(node.inputs))])
+        return _scanned(node, run, separate, [node.input(index) for index in range(len(node.inputs))])
     if node.optional(0) is not None:
         raise node.fail("lengths of the sequences are not supported; expected one length for the whole batch")
     values = [node.input(index) for index in range(1, len(node.inputs))]
@@ -175,11 +189,53 @@ def known_scan(node: OnnxNode, run: Run, separate: Separate) -> list[Any]:
     if len(batches) != 1 or max(batches) * values[-1].shape[1] > MOST_ROUNDS:
         stated = f"its batch axes have the lengths {sorted(batches)}"
         raise node.fail(f"{stated}; expected one, and at most {MOST_ROUNDS} rounds in all")
-    rows = [_scanned(node, run, [_element(node, x, 0, b) for x in values]) for b in range(*batches)]
+    rows = [_scanned(node, run, separate, [_element(node, x, 0, b) for x in values]) for b in range(*batches)]
     return [_stacked(node, column, 0) for column in zip(*rows, strict=True)]
 
 
-def _scanned(node: OnnxNode, run: Run, values: list[Value]) -> list[Any]:
+def _scan_as_loop(node: OnnxNode, separate: Separate, length: int, axes: Sequence[int], back: Sequence[int],
+                  out_axes: Sequence[int], out_back: Sequence[int]) -> list[Any]:  # fmt: skip
+    """A scan over a length that follows from open sizes: a loop that takes the elements of its inputs by number."""
+    import onnx
+
+    body, values = _graph(node, "body"), node.inputs
+    states, kept = len(values) - len(axes), len(axes)
+    make, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    inputs = [info("scan round", 7, ()), info("scan goes on", 9, ()), *body.input[:states]]
+    nodes = [make("Identity", ["scan goes on"], ["scan goes on then"])]
+    for k, (axis, flip, item) in enumerate(zip(axes, back, body.input[states:], strict=True)):
+        source, place = f"scan input {k}", "scan round"
+        inputs.append(info(source, item.type.tensor_type.elem_type, None))
+        if flip:
+            place = f"scan place {k}"
+            nodes += [
+                make("Shape", [source], [f"scan shape {k}"]),
+                make("Constant", [], [f"scan axis {k}"], value_int=axis),
+                make("Constant", [], [f"scan one {k}"], value_int=1),
+                make("Gather", [f"scan shape {k}", f"scan axis {k}"], [f"scan length {k}"]),
+                make("Sub", [f"scan length {k}", f"scan one {k}"], [f"scan end {k}"]),
+                make("Sub", [f"scan end {k}", "scan round"], [place]),
+            ]
+        nodes += [
+            make("Gather", [source, place], [item.name], axis=axis),
+            make("Identity", [source], [f"{source} then"]),
+        ]
+    passed = [info(f"scan input {k} then", 1, None) for k in range(kept)]
+    outputs = [info("scan goes on then", 9, ()), *body.output[:states], *passed, *body.output[states:]]
+    made = onnx.helper.make_graph([*nodes, *body.node], body.name, inputs, outputs, list(body.initializer))
+    results = _looped(replace(node, inputs=[np.asarray(length, object), None, *values], attrs={"body": made}), separate)
+    scans = []
+    for x, axis, flip in zip(results[states + kept :], out_axes, out_back, strict=True):
+        axis = node.axis(axis, len(x.shape))
+        if flip:
+            steps = tuple(1 if i else -1 for i in range(len(x.shape)))
+            x = node.apply("slice", x, starts=(None,) * len(steps), stops=(None,) * len(steps), steps=steps)
+        perm = [*range(1, axis + 1), 0, *range(axis + 1, len(x.shape))]
+        scans.append(node.apply("transpose", x, perm=tuple(perm)) if axis else x)
+    return [*results[:states], *scans]
+
+
+def _scanned(node: OnnxNode, run: Run, separate: Separate, values: list[Value]) -> list[Any]:
     """The states behind the last round, and what the rounds give, from the first states and the scanned inputs."""
     body, count = _graph(node, "body"), int(node.attrs["num_scan_inputs"])
     states, sources = values[: len(values) - count], values[len(values) - count :]
@@ -189,6 +245,8 @@ def _scanned(node: OnnxNode, run: Run, values: list[Value]) -> list[Any]:
     out_axes, out_back = (node.ints(f"scan_output_{what}", (0,) * outputs) or () for what in ("axes", "directions"))
     axes = tuple(node.axis(axis, len(x.shape)) for axis, x in zip(axes, sources, strict=True))
     lengths = {x.shape[axis] for axis, x in zip(axes, sources, strict=True)}
+    if is_open(list(lengths)) and len(lengths) == 1 and len(values) == len(node.inputs):
+        return _scan_as_loop(node, separate, *lengths, axes, back, out_axes, out_back)
     if len(lengths) != 1 or max(lengths) > MOST_ROUNDS:
         raise node.fail(f"the scanned axes have the lengths {sorted(lengths)}; expected one, at most {MOST_ROUNDS}")
     (length,), columns = lengths, [[] for _ in range(outputs)]

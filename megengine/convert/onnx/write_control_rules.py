@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import numpy as np
+
 from megengine.convert.onnx.writing import Writer, writer
+from megengine.core.sizes import is_open
 from megengine.traced_module.bodies import Body
 from megengine.traced_module.ir.expr import Apply
 
@@ -38,7 +41,9 @@ def rounds(w: Writer, expr: Apply) -> None:
 
     a, names = expr.attrs, list(map(w.value, expr.inputs))
     limit = names.pop(0) if a["limited"] else ""
-    if limit and expr.inputs[0].dtype != "int64":
+    if is_open(a.get("rounds")):  # readers see that it follows from the sizes
+        limit = w.add("Squeeze", [w.size(a["rounds"]), w.constant([0], "first", np.int64)], f"{limit}_open")
+    elif limit and expr.inputs[0].dtype != "int64":
         limit = w.add("Cast", [limit], f"{limit}_wide", to=onnx.TensorProto.INT64)
     condition = names.pop(0) if a["asked"] else ""
     body = _inside(w, a["body"], names[a["states"] :])
