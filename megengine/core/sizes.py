@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import FileFormatError, ShapeError, brief
+from megengine.core.errors import FileFormatError, brief
 from megengine.core.formulas import (
     BINARY,
     MAX_TEXT,

@@ -231,7 +231,7 @@ class _Annotator:
         masks = [n.name for e in (*inside, expr) for n in e.inputs if n.name in self.of_sizes.not_finite]
         if masks:
             return f"{expr.op} reads {masks[0]}, which follows from sizes alone and holds NaN or infinity"
-        if expr.outputs[0].name in self.of_sizes.names and self._kind(expr) != "gather":
+        if self._is_of_sizes(expr.outputs[0].name, self._kind(expr)):
             return f"{expr.op} follows from sizes alone, so its range holds for one length only"
         if growing := [n.name for e in (*inside, expr) for n in e.inputs if n.name in self.of_sizes.growing]:
             return f"{expr.op} reads {growing[0]}, which follows from sizes alone and grows with them"
@@ -262,6 +262,14 @@ class _Annotator:
         if rule.takes_constants:
             return None if is_bias(expr) else _why_constants_float(expr)
         return f"{expr.op} has a constant operand" if any(constant) else None
+
+    def _is_of_sizes(self, name: str, kind: str) -> bool:
+        """True for a value that sizes alone decide; layers of such values (queries, first states) that do not grow
+        with the sizes have the same range at all of them.
+        """
+        if name not in self.of_sizes.names or kind == "gather":
+            return False
+        return kind not in ("weighted", "product") or name in self.of_sizes.growing
 
     def _drop_leading_and_trailing(self) -> None:
         """Keep an op without weights in integers only if integers reach it (forward) or leave it (backward)."""

@@ -34,8 +34,8 @@ from megengine.convert.onnx.control import CONTROL, Apart
 from megengine.convert.onnx.examples import SCALES, Examples
 from megengine.convert.onnx.folding import constant_of, fold
 from megengine.convert.onnx.inputs import Lengths, input_spec, known_input, of_group
-from megengine.convert.onnx.open_folding import fold_open
 from megengine.convert.onnx.older_forms import FIRST, in_modern_form
+from megengine.convert.onnx.open_folding import fold_open
 from megengine.convert.onnx.open_values import is_open_array
 from megengine.convert.onnx.operators import is_computed, made_of, unknown_operators
 from megengine.convert.onnx.reading import (
