@@ -27,6 +27,7 @@ from megengine.traced_module.ir.primitives import assign
 if TYPE_CHECKING:
     import onnx
 
+Sides = tuple[Sequence[int], Sequence[int]]  # axes, and which of them are taken from their ends
 MOST_ROUNDS = 1000  # of a loop
 
 
@@ -193,17 +194,16 @@ def known_scan(node: OnnxNode, run: Run, separate: Separate) -> list[Any]:
     return [_stacked(node, column, 0) for column in zip(*rows, strict=True)]
 
 
-def _scan_as_loop(node: OnnxNode, separate: Separate, length: int, axes: Sequence[int], back: Sequence[int],
-                  out_axes: Sequence[int], out_back: Sequence[int]) -> list[Any]:  # fmt: skip
+def _scan_as_loop(node: OnnxNode, separate: Separate, length: int, took: Sides, gave: Sides) -> list[Any]:
     """A scan over a length that follows from open sizes: a loop that takes the elements of its inputs by number."""
     import onnx
 
     body, values = _graph(node, "body"), node.inputs
-    states, kept = len(values) - len(axes), len(axes)
+    states, kept = len(values) - len(took[0]), len(took[0])
     make, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
     inputs = [info("scan round", 7, ()), info("scan goes on", 9, ()), *body.input[:states]]
     nodes = [make("Identity", ["scan goes on"], ["scan goes on then"])]
-    for k, (axis, flip, item) in enumerate(zip(axes, back, body.input[states:], strict=True)):
+    for k, (axis, flip, item) in enumerate(zip(*took, body.input[states:], strict=True)):
         source, place = f"scan input {k}", "scan round"
         inputs.append(info(source, item.type.tensor_type.elem_type, None))
         if flip:
@@ -225,7 +225,7 @@ def _scan_as_loop(node: OnnxNode, separate: Separate, length: int, axes: Sequenc
     made = onnx.helper.make_graph([*nodes, *body.node], body.name, inputs, outputs, list(body.initializer))
     results = _looped(replace(node, inputs=[np.asarray(length, object), None, *values], attrs={"body": made}), separate)
     scans = []
-    for x, axis, flip in zip(results[states + kept :], out_axes, out_back, strict=True):
+    for x, axis, flip in zip(results[states + kept :], *gave, strict=True):
         axis = node.axis(axis, len(x.shape))
         if flip:
             steps = tuple(1 if i else -1 for i in range(len(x.shape)))
@@ -246,7 +246,7 @@ def _scanned(node: OnnxNode, run: Run, separate: Separate, values: list[Value]) 
     axes = tuple(node.axis(axis, len(x.shape)) for axis, x in zip(axes, sources, strict=True))
     lengths = {x.shape[axis] for axis, x in zip(axes, sources, strict=True)}
     if is_open(list(lengths)) and len(lengths) == 1 and len(values) == len(node.inputs):
-        return _scan_as_loop(node, separate, *lengths, axes, back, out_axes, out_back)
+        return _scan_as_loop(node, separate, max(lengths), (axes, back), (out_axes, out_back))
     if len(lengths) != 1 or max(lengths) > MOST_ROUNDS:
         raise node.fail(f"the scanned axes have the lengths {sorted(lengths)}; expected one, at most {MOST_ROUNDS}")
     (length,), columns = lengths, [[] for _ in range(outputs)]

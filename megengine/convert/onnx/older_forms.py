@@ -167,6 +167,9 @@ def parametric_softplus(node: OnnxNode, x: Value) -> Value:
 @rule("Crop")
 def crop(node: OnnxNode, x: Value) -> Value:
     """A part of a picture: `border` left, top, right, bottom; with `scale` its height and width from left and top."""
-    left, top, right, bottom = node.ints("border", (0,) * 4) or ()
+    border = node.ints("border", (0,) * 4) or ()
+    if len(border) != 4 or len(x.shape) != 4:
+        raise node.fail(f"border is {border}, its input {x.shape}; expected four widths and [N, C, H, W]")
+    left, top, right, bottom = border
     height, width = node.ints("scale") or (x.shape[2] - top - bottom, x.shape[3] - left - right)
     return cut(node, x, {2: (top, top + height, 1), 3: (left, left + width, 1)})
