@@ -94,8 +94,8 @@ def _cast(node: OnnxNode) -> OnnxNode:
 
 def _split(node: OnnxNode) -> OnnxNode:
     """Sizes may be an input, which opset 2 made an attribute."""
-    sizes = node.const_ints(1, "split")
-    return node if sizes is None else replace(node, inputs=node.inputs[:1], attrs={**node.attrs, "split": sizes})
+    sizes = node.const_ints(1, "sizes")
+    return node if sizes is None else replace(node, inputs=node.inputs[:1], attrs=dict(node.attrs, split=sizes))
 
 
 def _repeats(node: OnnxNode) -> OnnxNode:
