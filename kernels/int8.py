@@ -304,7 +304,7 @@ _quantize_any = eager(quantize_step)
 
 def fake_quant_observe(x: np.ndarray, dtype: QuantizedDType) -> tuple[np.ndarray, float, float]:
     """Fake-quantized float32 x, its smallest and its largest value, in one pass. NaN is in neither."""
-    x = np.ascontiguousarray(x, np.float32)
+    x = np.asarray(x, np.float32, order="C")  # ascontiguousarray gives a single number an axis
     out = np.empty_like(x)
     least, most = _core.int8_fake_quant(x, out, dtype.scale, clamp_list(dtype))
     return out, least, most

@@ -20,7 +20,7 @@ _LIMIT = 512  # steps of one kernel without weights
 
 def to_step(array: np.ndarray) -> np.ndarray:
     """The array as a step takes it: 4-D channels-last, everything else C-contiguous."""
-    return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array)
+    return np.asarray(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array, order="C")
 
 
 def empty_for_step(spec: TensorSpec) -> np.ndarray:

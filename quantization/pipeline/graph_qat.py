@@ -24,6 +24,7 @@ from megengine.quantization.pipeline.groups import group_of
 from megengine.quantization.pipeline.integerize import with_integers
 from megengine.quantization.pipeline.layer_regions import layer_regions
 from megengine.quantization.pipeline.match import is_bias
+from megengine.quantization.pipeline.masks import is_mask
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.spec import Plain
 from megengine.quantization.pipeline.straight_through import Slope
@@ -270,7 +271,7 @@ def _trainable(graph: InternalGraph, annotation: Annotation) -> Iterator[str]:
                 if (
                     isinstance(node.expr, Constant)
                     and is_float(node.dtype)
-                    and (_is_parameter(expr, at) or (name, at) in annotation.operands)
+                    and (_is_parameter(expr, at) or ((name, at) in annotation.operands and not is_mask(node)))
                 ):
                     yield node.name
 

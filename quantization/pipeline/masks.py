@@ -96,6 +96,11 @@ def _is_computed(node: TensorNode) -> bool:
     return not isinstance(node.expr, Constant)
 
 
+def is_mask(node: TensorNode) -> bool:
+    """True for a constant that takes scores away."""
+    return isinstance(node.expr, Constant) and bool(np.min(np.asarray(constant_value(node)), initial=0.0) <= LEAST)
+
+
 _MASK = const().where(lambda node: bool(np.min(np.asarray(constant_value(node)), initial=0.0) < LEAST))
 
 

@@ -75,3 +75,10 @@ def test_fake_quant_passes_the_gradient_inside_the_range():
     context = SimpleNamespace(inputs=(x,), attrs={"dtype": U8})
     (gradient,) = registry["fake_quant"].vjp(context, Tensor(np.full((1, 5), 2, np.float32)))
     np.testing.assert_array_equal(gradient.numpy(), [[0, 2, 2, 2, 0]])
+
+
+@pytest.mark.parametrize("op", ["fake_quant", "quantize"])
+def test_a_single_number_stays_one(op):
+    x = Tensor(np.float32(0.52))
+    for _ in range(2):
+        assert apply(op, x, dtype=U8).numpy().shape == ()

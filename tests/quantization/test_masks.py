@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from megengine.autodiff import GradManager
 from megengine.convert.onnx.exporter import to_model
 from megengine.core.spec import TensorSpec
-from megengine.quantization import quantize_model, verify
+from megengine.quantization import prepare_qat, quantize_model, verify
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.editing.expressions import add_input
@@ -72,3 +73,24 @@ def test_a_computed_mask_has_the_range_that_its_sums_need(form):
     for got in (there, model(*data[0]).numpy()):
         assert sqnr(want, got) > 20
     assert verify(model, data[:1]).exact
+
+
+def test_a_mask_is_not_trained():
+    rng = np.random.default_rng(0)
+    data = (rng.normal(size=(2, 8, 16)).astype(np.float32), np.ones((2, 1, 8), np.float32))
+    module = prepare_qat(masked_net(chosen), calibration=[data]).train()
+    assert all(parameter.shape != () for parameter in module.parameters())
+    module(*map(Tensor, data))
+
+
+def test_a_single_number_that_integers_stand_for_is_trained():
+    b = Builder((2, 8))
+    near = b.op("greater", b.x, b.g.constant(np.float32(0)))
+    y = b.op("where", near, b.op("matmul", b.x, b.constant((8, 8)), **TURNED), b.g.constant(np.float32(-2)))
+    x = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)
+    module = prepare_qat(b.done(b.op("matmul", y, b.constant((4, 8)), **TURNED)), calibration=[x]).train()
+    (number,) = [parameter for parameter in module.parameters() if parameter.shape == ()]
+    manager = GradManager().attach([number])
+    with manager:
+        manager.backward((module(Tensor(x)) ** 2).sum())
+    assert number.grad.shape == () and number.grad.numpy()

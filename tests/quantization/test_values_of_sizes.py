@@ -1,0 +1,53 @@
+"""Layers of values that sizes alone decide: in integers, exact at every size."""
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from megengine.convert.onnx import load
+from megengine.quantization import quantize_model, verify
+
+RNG = np.random.default_rng(0)
+
+
+def decoder(start):
+    """Queries, the same for every sample, read a layer and then look at the input: x [b, t, 8]."""
+    stored = {
+        "start": start,
+        "q": RNG.normal(0, 0.3, (8, 8)).astype(np.float32),
+        "k": RNG.normal(0, 0.3, (8, 8)).astype(np.float32),
+        "tail": np.array([3, 8]),
+        "first": np.array([0]),
+        "one": np.array([1]),
+    }
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Slice", ["sizes", "first", "one"], ["batch"]),
+        helper.make_node("Concat", ["batch", "tail"], ["wanted"], axis=0),
+        helper.make_node("Expand", ["start", "wanted"], ["queries"]),
+        helper.make_node("MatMul", ["queries", "q"], ["asked"]),
+        helper.make_node("Tanh", ["asked"], ["bent"]),
+        helper.make_node("MatMul", ["x", "k"], ["keys"]),
+        helper.make_node("Transpose", ["keys"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["bent", "turned"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", 1, ["b", "t", 8])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(value, name) for name, value in stored.items()],
+    )
+    return load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+@pytest.mark.parametrize("start", [RNG.normal(0, 1, (1, 3, 8)), np.zeros((1, 3, 8))])
+def test_queries_and_first_states(start):
+    net = decoder(start.astype(np.float32))
+    data = [RNG.normal(0, 1, shape).astype(np.float32) for shape in ((1, 4, 8), (3, 7, 8))]
+    model = quantize_model(net, data)
+    assert not [op for op in model.report.floating if op.macs]
+    assert verify(model, data).exact
+    for x in data:
+        wanted = net(x).numpy()
+        assert np.abs(model(x).numpy() - wanted).max() <= 0.05 * np.abs(wanted).max()
