@@ -23,8 +23,8 @@ from megengine.quantization.pipeline.freeze import freeze, quantize_weight, sour
 from megengine.quantization.pipeline.groups import group_of
 from megengine.quantization.pipeline.integerize import with_integers
 from megengine.quantization.pipeline.layer_regions import layer_regions
-from megengine.quantization.pipeline.match import is_bias
 from megengine.quantization.pipeline.masks import is_mask
+from megengine.quantization.pipeline.match import is_bias
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.spec import Plain
 from megengine.quantization.pipeline.straight_through import Slope
