@@ -139,7 +139,8 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     "--rounding",
     type=Choice(CHOICES["rounding"]),
     help="Weights one by one (nearest), together by what reaches the layer (gptq), or so in one layer after the other, "
-    "each making up for the errors before it (gptaq).  [default: of --effort]",
+    "each making up for the errors before it (gptaq), or so with weights that learn whether to round down or up "
+    "(adaround).  [default: of --effort]",
 )
 @click.option(
     "--equalize/--no-equalize",

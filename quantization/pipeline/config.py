@@ -13,7 +13,7 @@ from megengine.quantization.ranges import RangeMethod
 CHOICES = {
     "weights": GRANULARITIES,
     "weight_method": ("minmax", "mse"),
-    "rounding": ("nearest", "gptq", "gptaq"),
+    "rounding": ("nearest", "gptq", "gptaq", "adaround"),
 }
 """Settings that are one of several words."""
 
@@ -26,8 +26,9 @@ class QuantConfig:
         weights: "per_channel" or "per_tensor" scales.
         weight_method: "minmax" or "mse".
         activations: how ranges of activations are chosen.
-        rounding: "nearest"; "gptq": the integers of a weight are chosen together, by what reaches the layer; or
-            "gptaq": so layer by layer, and each makes up for the errors of those before it.
+        rounding: "nearest"; "gptq": the integers of a weight are chosen together, by what reaches the layer; "gptaq":
+            so layer by layer, and each makes up for the errors of those before it; or "adaround": as "gptaq", but each
+            weight learns whether to round down or up.
         equalize: scale channels between convolutions, across residuals too, so that all use the whole range
             (cross-layer equalization).
         smooth: scale channels of normalised values so that linear layers read them in finer steps (SmoothQuant).

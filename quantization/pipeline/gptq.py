@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from megengine.quantization.pipeline.adaround import adaround
 from megengine.quantization.pipeline.freeze import QuantizedWeight, turned
 from megengine.quantization.pipeline.moments import Products, groups_and_width
 from megengine.traced_module.ir.expr import Apply
@@ -35,15 +36,18 @@ def gptq(layer: Apply, products: Products, nearest: QuantizedWeight) -> Quantize
     return rounded(layer, rows, damped(products.covariance, DAMPING), nearest)
 
 
-def rounded(layer: Apply, rows: np.ndarray, c: np.ndarray, nearest: QuantizedWeight) -> QuantizedWeight:
+def rounded(
+    layer: Apply, rows: np.ndarray, c: np.ndarray, nearest: QuantizedWeight, *, learned: bool = False
+) -> QuantizedWeight:
     """Integers of little error e c e^T for the weight `rows`, as `as_rows` gives it, with the scales of `nearest`.
 
-    c is positive definite, float64 [groups, K, K].
+    c is positive definite, float64 [groups, K, K]. `learned`: by `adaround`.
     """
+    choose = adaround if learned else round_together
     dtype = nearest.dtype
     scale = np.broadcast_to(np.asarray(dtype.scale, np.float64), rows.shape[0] * rows.shape[1])
     steps = rows / scale.reshape(*rows.shape[:2], 1)
-    best = round_together(steps, c, dtype.qmin, dtype.qmax, np.clip(np.rint(steps), dtype.qmin, dtype.qmax))
+    best = choose(steps, c, dtype.qmin, dtype.qmax, np.clip(np.rint(steps), dtype.qmin, dtype.qmax))
     if dtype.bits < 8 and dtype.axis is not None:
         best, factors = scales_fitted(steps, best, c, dtype.qmin, dtype.qmax)
         dtype = replace(dtype, scale=tuple(map(float, (scale * factors).astype(np.float32))))

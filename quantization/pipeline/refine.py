@@ -22,6 +22,9 @@ from megengine.quantization.ranges import Progress, TensorStatistics
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
+IN_TURN = ("gptaq", "adaround")
+"""Kinds of rounding that take one layer after the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refined:
@@ -47,13 +50,13 @@ def refine(
 
     GPTQ and bias correction lessen the error of every layer alone. Where errors of layers do not add up as if they
     were independent, that may harm the network: `judges` then choose among the networks with and without each of the
-    stages. GPTAQ is one choice more.
+    stages. GPTAQ, or AdaRound, is one choice more.
     """
     rounded, choices = {"nearest": frozen}, []
-    if config.rounding == "gptaq":  # none of the choices has seen the samples that judge, if others are enough
+    if config.rounding in IN_TURN:  # none of the choices has seen the samples that judge, if others are enough
         calibration = drawn(calibration, graph, judges.samples if judges else ())
-        with_biases = config.bias_correction
-        one = rounded_in_turn(graph, annotation, frozen, calibration, biases=with_biases, progress=progress)
+        biases, learned = config.bias_correction, config.rounding == "adaround"
+        one = rounded_in_turn(graph, annotation, frozen, calibration, biases=biases, learned=learned, progress=progress)
         choices.append(Refined(one, config))
     if config.rounding != "nearest":
         together = rounded_together(graph, frozen, calibration, progress=progress)

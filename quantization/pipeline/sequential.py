@@ -116,25 +116,35 @@ def rounded_in_turn(
     samples: Sequence[Batch],
     *,
     biases: bool,
+    learned: bool = False,
     progress: Progress | None = None,
 ) -> Frozen:
     """Integers of weights, and with `biases` the biases that suit them.
 
-    Weights that `gptq` does not take, and those whose input stays in float, are as before.
+    Weights that `gptq` does not take, and those whose input stays in float, are as before. `learned`: by AdaRound.
     """
-    turn = _Turn(graph, annotation, frozen, samples)
+    turn = _Turn(graph, annotation, frozen, samples, learned=learned)
     for number, name in enumerate(turn.order, 1):
         turn.round(name, biases=biases)
         if progress is not None:
-            progress("gptaq", number, len(turn.order))
+            progress("adaround" if learned else "gptaq", number, len(turn.order))
     return replace(frozen, weights=turn.weights, biases=turn.biases)
 
 
 class _Turn:
     """The float network and the one in integers, with weights in float from the layer on that comes next."""
 
-    def __init__(self, graph: InternalGraph, annotation: Annotation, frozen: Frozen, samples: Sequence[Batch]) -> None:
+    def __init__(
+        self,
+        graph: InternalGraph,
+        annotation: Annotation,
+        frozen: Frozen,
+        samples: Sequence[Batch],
+        *,
+        learned: bool,
+    ) -> None:
         self.annotation, self.weights, self.biases = annotation, dict(frozen.weights), dict(frozen.biases)
+        self.learned = learned
         self.exact = Walk(graph)
         self.ops = {e.outputs[0].name: e for e in self.exact.exprs if isinstance(e, Apply)}
         others = {name: weight for name, weight in self.weights.items() if not takes(self.ops[name])}
@@ -169,7 +179,8 @@ class _Turn:
         if not sum(joint.count):
             return
         c, _, x, y = joint.moments(0, 1)
-        found = rounded(layer, compensated(weight, joint), damped(c, DAMPING), self.weights[name])
+        target, nearest = compensated(weight, joint), self.weights[name]
+        found = rounded(layer, target, damped(c, DAMPING), nearest, learned=self.learned)
         self.weights[name] = found
         real = np.ascontiguousarray(real_weight(layer, found))
         self.integer.given[name, 1] = Tensor(real)

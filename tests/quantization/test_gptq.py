@@ -286,8 +286,8 @@ def test_efforts_are_settings_by_name():
     assert QuantConfig.of("balanced", rounding="nearest").equalize
     with pytest.raises(OptionError, match="effort: expected one of fast, balanced, best, got 'balance'; did you mean"):
         QuantConfig.of("balance")
-    with pytest.raises(OptionError, match="rounding: expected one of nearest, gptq, gptaq, got 'adaround'"):
-        QuantConfig(rounding="adaround")
+    with pytest.raises(OptionError, match="rounding: expected one of nearest, gptq, gptaq, adaround, got 'adarond'"):
+        QuantConfig(rounding="adarond")
 
 
 def test_canonical_graphs_are_not_changed():
