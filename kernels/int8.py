@@ -62,7 +62,7 @@ def _eight_bits(*dtypes: Any) -> str | None:
     return None
 
 
-def _product_step(problem: Problem, constants: Constants, threads: int, geometry: Any, *, depthwise: bool) -> Any:
+def _product_step(problem: Problem, constants: Constants, threads: int, geometry: Any, **kind: bool) -> Any:
     source, output, window = geometry
     residual = tensor_list(problem.inputs[5].dtype) if len(problem.inputs) > 5 else None
     a = problem.attrs
@@ -77,25 +77,25 @@ def _product_step(problem: Problem, constants: Constants, threads: int, geometry
         clamp=clamp_list(a.dtype, a.lo, a.hi),
         residual=residual,
         ratio=float(a.ratio),
-        depthwise=depthwise,
+        **{"depthwise": False, "halved": False, **kind},
         threads=threads,
     )
 
 
-def _conv_step(problem: Problem, constants: Constants, threads: int, *, depthwise: bool) -> Any:
+def _conv_step(problem: Problem, constants: Constants, threads: int, **kind: bool) -> Any:
     a = problem.attrs
     _, o, oh, ow = problem.outputs[0].shape
     kh, kw = problem.inputs[1].shape[2:]
     (top, _), (left, _) = a.padding
     geometry = _source(problem.inputs[0]), [oh, ow, o], [kh, kw, *a.stride, top, left, *a.dilation, a.groups]
-    return _product_step(problem, constants, threads, geometry, depthwise=depthwise)
+    return _product_step(problem, constants, threads, geometry, **kind)
 
 
-def linear_step(problem: Problem, constants: Constants, threads: int) -> Any:
+def linear_step(problem: Problem, constants: Constants, threads: int, **kind: bool) -> Any:
     x, w = problem.inputs[:2]
     source = [math.prod(x.shape[:-1]), 1, 1, x.shape[-1], *tensor_list(x.dtype)]
     geometry = (source, [1, 1, w.shape[0]], [1, 1, 1, 1, 0, 0, 1, 1, 1])
-    return _product_step(problem, constants, threads, geometry, depthwise=False)
+    return _product_step(problem, constants, threads, geometry, **kind)
 
 
 def _product_usable(problem: Problem) -> str | None:
@@ -264,30 +264,30 @@ def scale_ratio(problem: Problem) -> float:
     )
 
 
-def _average_step(problem: Problem, constants: Constants, threads: int) -> Any:
+def average_step(problem: Problem, constants: Constants, threads: int) -> Any:
     options = {"average": True, "count_include_pad": problem.attrs.count_include_pad}
     return _pool(
         problem, _pool_window(problem), scale_ratio(problem), clamp_list(problem.attrs.dtype), threads, **options
     )
 
 
-def _maximum_step(problem: Problem, constants: Constants, threads: int) -> Any:
+def maximum_step(problem: Problem, constants: Constants, threads: int) -> Any:
     options = {"average": False, "count_include_pad": True}
     return _pool(problem, _pool_window(problem), 1.0, [0, 0, 0, 0], threads, **options)
 
 
-def _mean_step(problem: Problem, constants: Constants, threads: int) -> Any:
+def mean_step(problem: Problem, constants: Constants, threads: int) -> Any:
     _, c, h, w = problem.inputs[0].shape
     options = {"average": True, "count_include_pad": True}
     window = [h, w, 1, 1, 0, 0, 1, 1, c]
     return _pool(problem, window, scale_ratio(problem), clamp_list(problem.attrs.dtype), threads, **options)
 
 
-def _mean_usable(problem: Problem) -> str | None:
+def not_over_picture(problem: Problem) -> str | None:
     axis = problem.attrs.axis
     if problem.inputs[0].ndim != 4 or axis is None or sorted(a % 4 for a in np.atleast_1d(axis)) != [2, 3]:
         return "not a mean over height and width"
-    return to_eight_bits(problem)
+    return None
 
 
 def _run_quantize(problem: Problem, x: np.ndarray) -> np.ndarray:
@@ -320,7 +320,7 @@ def _fake_quant_usable(problem: Problem) -> str | None:
 
 
 depthwise_step = functools.partial(_conv_step, depthwise=True)
-dense_step = functools.partial(_conv_step, depthwise=False)
+dense_step = _conv_step
 
 int8_depthwise_full = step_kernel("int8_depthwise_full", depthwise_step, _depthwise_full, packs=WEIGHTS)
 int8_conv_full = step_kernel("int8_conv_full", dense_step, _product_full, packs=WEIGHTS)
@@ -336,9 +336,9 @@ int8_requantize = step_kernel("int8_requantize", rescaled(REQUANTIZE, "ratio"), 
 int8_quantize = StepKernel("int8_quantize", quantize_step, to_eight_bits, _run_quantize)
 int8_dequantize = step_kernel("int8_dequantize", dequantize_step, from_eight_bits)
 int8_table = step_kernel("int8_table", _table_step, to_eight_bits, packs=(1,))
-int8_avg_pool2d = step_kernel("int8_avg_pool2d", _average_step, to_eight_bits)
-int8_mean = step_kernel("int8_mean", _mean_step, _mean_usable)
-int8_max_pool2d = step_kernel("int8_max_pool2d", _maximum_step, from_eight_bits)
+int8_avg_pool2d = step_kernel("int8_avg_pool2d", average_step, to_eight_bits)
+int8_mean = step_kernel("int8_mean", mean_step, lambda problem: not_over_picture(problem) or to_eight_bits(problem))
+int8_max_pool2d = step_kernel("int8_max_pool2d", maximum_step, from_eight_bits)
 int8_fake_quant = EagerKernel(
     "int8_fake_quant",
     lambda problem, x: from_step(fake_quant_observe(to_step(x), problem.attrs.dtype)[0]),

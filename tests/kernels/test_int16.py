@@ -98,6 +98,35 @@ def test_quantize_and_dequantize(level, shape):
     check("dequantize", [values(dtype, shape, 6)], [dtype], {}, name="int16_dequantize")
 
 
+POOLS = [("s16", "s16"), ("s16", "u8z"), ("s8z", "s16")]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7, 6), (1, 70, 5, 9), (2, 1, 9, 83), (1, 2, 4, 3)])
+@pytest.mark.parametrize(("kind", "out"), POOLS)
+@pytest.mark.parametrize("columns", [(2, 1, (0, 1)), (3, 1, (2, 1)), (3, 2, (1, 1))])
+def test_pooling(level, shape, kind, out, columns):
+    x, dtype, (kernel, stride, padding) = [values(TYPES[kind], shape, 3)], [TYPES[kind]], columns
+    window = {"kernel": (3, kernel), "stride": (2, stride), "padding": ((1, 1), padding)}
+    attrs = {**window, "count_include_pad": True, "dtype": TYPES[out]}
+    check("qavg_pool2d", x, dtype, attrs, name="int16_avg_pool2d")
+    check("qavg_pool2d", x, dtype, {**attrs, "count_include_pad": False}, name="int16_avg_pool2d")
+    for keep in (True, False):
+        check("qmean", x, dtype, {"axis": (2, 3), "keepdims": keep, "dtype": TYPES[out]}, name="int16_mean")
+    if kind == out:
+        check("max_pool2d", x, dtype, window, name="int16_max_pool2d")
+
+
+@pytest.mark.parametrize(("size", "fits"), [(255, True), (256, False)])
+def test_means_of_more_values_than_int32_sums_hold_are_left_to_the_reference(size, fits):
+    x = np.full((1, 1, size, 256), -32768, np.int16)
+    spec, attrs = TensorSpec(x.shape, TYPES["s16"]), {"axis": (2, 3), "keepdims": False, "dtype": TYPES["s16"]}
+    problem = problem_of("qmean", [spec], attrs)
+    assert (family("qmean").select(problem, {}) is int16.int16_mean) == fits
+    if fits:
+        want = reference_runner(get_op("qmean"), problem, True)(x)
+        np.testing.assert_array_equal(int16.int16_mean.run(problem, x), want)
+
+
 @pytest.mark.parametrize(("bias", "fits"), [(2**17 - 1, True), (2**17, False)])
 def test_sums_that_do_not_fit_are_left_to_the_reference(level, bias, fits):
     """The sum of 516 products of -32768 and 127 leaves 2**17 - 1 for the bias."""

@@ -62,9 +62,10 @@ nb::capsule conv_step(const std::vector<int>& source, const std::vector<int>& ou
                       const std::vector<int>& window, Array<std::int8_t> w, Array<std::int32_t> b,
                       Array<float> m, Array<float> bias, const std::vector<int>& clamp,
                       const std::optional<std::vector<int>>& residual, float ratio, bool depthwise,
-                      int threads) {
+                      bool halved, int threads) {
     ConvOptions o;
     o.shape = shape_of(source, output, window);
+    o.shape.halved = halved;
     o.epilogue = epilogue_of(clamp, residual, ratio);
     o.residual = residual.has_value();
     o.depthwise = depthwise;
@@ -196,7 +197,7 @@ nb::capsule pool_step(const std::vector<int>& source, const std::vector<int>& ou
     p.s = shape_of(source, output, window);
     p.scale = scale, p.count_include_pad = count_include_pad;
     p.lo = static_cast<float>(clamp.at(0)), p.hi = static_cast<float>(clamp.at(1)),
-    p.zero_point = clamp.at(2);
+    p.zero_point = clamp.at(2), p.wide = is_wide(clamp.at(3));
     return capsule(make_pool(p, average, threads));
 }
 
@@ -267,7 +268,8 @@ void epilogue(Array<std::int32_t> acc, std::optional<AnyArray> res, AnyArray y, 
 void bind_int8(nb::module_& m) {
     m.def("make_int8_conv_step", conv_step, nb::arg("source"), nb::arg("output"), nb::arg("window"),
           nb::arg("w"), nb::arg("b"), nb::arg("m"), nb::arg("bias"), nb::arg("clamp"),
-          nb::arg("residual").none(), nb::arg("ratio"), nb::arg("depthwise"), nb::arg("threads"));
+          nb::arg("residual").none(), nb::arg("ratio"), nb::arg("depthwise"), nb::arg("halved"),
+          nb::arg("threads"));
     m.def("make_int8_elementwise_step", elementwise_step, nb::arg("kind"), nb::arg("size"), nb::arg("a"),
           nb::arg("r").none(), nb::arg("clamp"), nb::arg("ra"), nb::arg("rb"), nb::arg("threads"));
     m.def("make_int8_broadcast_step", broadcast_step, nb::arg("kind"), nb::arg("shape"), nb::arg("strides"),

@@ -34,6 +34,7 @@ struct ConvShape {
     int zero_point;     // of the source, in the u8 domain
     std::uint8_t flip;  // 0x80 for a signed source
     bool wide;          // an s16 source
+    bool halved;        // weights of 4 bits, two to a byte, which the matrix product takes apart as it runs
     int group_inputs() const { return c / groups; }
     int group_outputs() const { return o / groups; }
     int taps() const { return kh * kw; }
@@ -72,7 +73,8 @@ struct Elementwise {
 };
 
 struct PoolArgs {
-    ConvShape s;  // c = o; kernel, stride, padding
+    ConvShape s;  // c = o; kernel, stride, padding; wide: a maximum is wide, too
+    bool wide = false;  // s16 averages
     const std::uint8_t* x = nullptr;
     std::uint8_t* y = nullptr;
     float scale = 1, lo = 0, hi = 0;  // scale: fl32(s_x / s_y), before the division by the count
@@ -164,6 +166,8 @@ struct ConvKernels {
     // sizes in int32 elements / bytes
     std::size_t (*weight_size)(const ConvShape&);
     void (*pack)(const ConvShape&, const std::int8_t* w, std::int32_t* out);
+    // packed weights of 4 bits two to a byte: 8 / unit bytes become 4 / unit (matrix product)
+    void (*halve)(const std::int32_t* packed, std::size_t count, std::uint8_t* out);
     std::size_t (*scratch)(const ConvShape&);
     void (*run)(const ConvArgs&);
     int (*order)(int position);  // depthwise

@@ -25,9 +25,9 @@ class ConvStep final : public Step {
   public:
     ConvStep(const ConvOptions& o, const std::int8_t* w, const std::int32_t* b, const float* m,
              const float* bias)
-        : kernels_(kernels_of(o)), options_(o), weights_(kernels_.weight_size(o.shape)) {
+        : kernels_(kernels_of(o)), options_(o), weights_(weight_words(o)) {
         const ConvShape& s = options_.shape;
-        kernels_.pack(s, w, weights_.data());
+        pack(w);
         const int outputs = s.group_outputs(), lanes = active_table().lanes,
                   padded = (outputs + lanes - 1) / lanes * lanes;
         const int blocks = (s.c + kernels_.block - 1) / kernels_.block * kernels_.block;
@@ -73,6 +73,19 @@ class ConvStep final : public Step {
         const bool wide = o.shape.wide || o.epilogue.wide || (o.residual && o.epilogue.res_wide);
         if (o.depthwise) return wide ? t.wide_depthwise : t.depthwise;
         return o.shape.wide ? t.wide_conv : t.conv;
+    }
+
+    static std::size_t weight_words(const ConvOptions& o) {
+        const std::size_t whole = kernels_of(o).weight_size(o.shape);
+        return o.shape.halved ? (whole * kernels_of(o).unit / 2 + 3) / 4 : whole;
+    }
+
+    void pack(const std::int8_t* w) {
+        if (!options_.shape.halved) return kernels_.pack(options_.shape, w, weights_.data());
+        const std::size_t count = kernels_.weight_size(options_.shape);
+        const Packed whole(count);
+        kernels_.pack(options_.shape, w, whole.data());
+        kernels_.halve(whole.data(), count, reinterpret_cast<std::uint8_t*>(weights_.data()));
     }
 
     // Kernels that sum x * w with the zero point still in x correct the integer bias for it.
