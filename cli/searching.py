@@ -17,7 +17,7 @@ from megengine.cli.samples import Samples
 from megengine.core.errors import listed
 from megengine.core.files import replacing
 from megengine.core.text import counted
-from megengine.quantization import EFFORTS, PRECISIONS, Budget, Point, QuantConfig, SearchResult
+from megengine.quantization import EFFORTS, PRECISIONS, Budget, LatencyTable, Point, QuantConfig, SearchResult
 from megengine.quantization import search as find
 from megengine.quantization.checks import require_float
 from megengine.quantization.pipeline.config import CHOICES
@@ -42,6 +42,11 @@ from megengine.traced_module import lower
     type=click.FloatRange(0, min_open=True),
     help="Budget: times the network that is all as --effort says.",
 )
+@path_option(
+    "--latency-table",
+    help="Times of a device, .csv or .json with op, shape, bits, ms; by it networks are timed, not by measuring.",
+)
+@path_option("--save-latencies", help="Write what was measured as such a table.")
 @click.option("--min-agreement", type=click.FloatRange(0, 1, min_open=True), help="Budget: share of equal predictions.")
 @click.option("--min-sqnr", type=float, help="Budget: decibel at the outputs.")
 @click.option("--smaller", type=Choice([*PRECISIONS]), default="w4a8", show_default=True, help="What saves bytes.")
@@ -61,6 +66,8 @@ def search(
     output: Path,
     state: Path | None,
     picture: Path | None,
+    latency_table: Path | None,
+    save_latencies: Path | None,
     shapes: InputChoices,
     overwrite: bool,
     out: Output,
@@ -73,14 +80,13 @@ def search(
     """
     check_suffix("--output", output, {".mgt": "our format"})
     check_suffix("--picture", picture, {".svg": "vector graphics"})
+    table = _table(latency_table, save_latencies)
     state, picture = state or output.with_suffix(".json"), picture or output.with_suffix(".svg")
     goes_on = state.exists()
-    inputs = [model, data, *images.recipe_files(preprocess)]
-    check_outputs([("--output", output)], inputs, overwrite=overwrite or goes_on)
-    most = options.pop("max_mb")
-    limits = {"latency": options.pop("max_latency"), "agreement": options.pop("min_agreement")}
-    budget = Budget(bytes=None if most is None else int(most * 1e6), sqnr_db=options.pop("min_sqnr"), **limits)
-    smaller, finer = options.pop("smaller"), options.pop("finer")
+    inputs = [model, data, *images.recipe_files(preprocess), *([str(latency_table)] if latency_table else [])]
+    check_outputs([("--output", output), ("--save-latencies", save_latencies)], inputs, overwrite=overwrite or goes_on)
+    budget = _budget(options)
+    words = {name: options.pop(name) for name in ("smaller", "finer")}
     source = lower(chosen_graph(load_calls(model, shapes, dynamic=False), None))
     require_float(source.graph)
     chosen = Samples(data_of(data, preprocess, samples, source, out).reader, held_out)
@@ -94,24 +100,68 @@ def search(
             chosen.held_out(),
             budget,
             QuantConfig.of(**options),
-            smaller=smaller,
-            finer=finer,
+            **words,
+            table=table,
             state=state,
             output=output,
             progress=lambda stage, *counts: bar.show(f"search: {stage}", *counts),
         )
-    columns = ("MB", "ms", "times", "SQNR dB", "agreement %", "rules", "")
-    out.table("Networks that no other beats", columns, [_row(p, result) for p in result.pareto])
-    title = f"{Path(model).name}: {counted(len(result.points), 'network')}"
-    with replacing(picture) as file:
-        file.write(frontier.picture(title, result, budget).encode())
-    out.say(f"measured on {chosen.scored_on()}; wrote {output}, {picture} and {state}")
-    best = {**asdict(result.best), "missed": result.missed}
-    out.result({"model": model, "best": best, "pareto": [asdict(p) for p in result.pareto], "noise": result.noise})
+    _draw(picture, f"{Path(model).name}: {counted(len(result.points), 'network')}", result, budget)
+    if save_latencies is not None:
+        result.table.save(save_latencies)
+    _tell(out, result, chosen.scored_on(), [output, picture, state, *([save_latencies] if save_latencies else [])])
+    out.result({"model": model, **_described(result)})
     if result.missed:
         raise FailedError(
             f"search: no network keeps all budgets; the nearest, in {output}, misses them by {result.missed:.1%}"
         )
+
+
+def _table(given: Path | None, written: Path | None) -> LatencyTable | None:
+    check_suffix("--save-latencies", written, {".csv": "a table", ".json": "a list of objects"})
+    if given and written:
+        raise click.UsageError("--save-latencies writes what is measured, and with --latency-table nothing is")
+    return None if given is None else LatencyTable.load(given)
+
+
+def _budget(options: dict[str, Any]) -> Budget:
+    """The budgets among the options, which are taken out of them."""
+    most = options.pop("max_mb")
+    limits = {"latency": options.pop("max_latency"), "agreement": options.pop("min_agreement")}
+    return Budget(bytes=None if most is None else int(most * 1e6), sqnr_db=options.pop("min_sqnr"), **limits)
+
+
+def _draw(picture: Path, title: str, result: SearchResult, budget: Budget) -> None:
+    with replacing(picture) as file:
+        file.write(frontier.picture(title, result, budget).encode())
+
+
+def _tell(out: Output, result: SearchResult, scored_on: str, written: list[Path]) -> None:
+    columns = ("MB", "ms", "times", "SQNR dB", "agreement %", "rules", "")
+    out.table("Networks that no other beats", columns, [_row(p, result) for p in result.pareto])
+    out.say(f"measured on {scored_on}; wrote {', '.join(map(str, written[:-1]))} and {written[-1]}")
+    out.say(_judged(result))
+
+
+def _described(result: SearchResult) -> dict[str, Any]:
+    return {
+        "best": {**asdict(result.best), "missed": result.missed},
+        "judged": {**asdict(result.judged), "interval": result.judged.interval(result.best.counted)},
+        "pareto": [asdict(p) for p in result.pareto],
+        "noise": result.noise,
+    }
+
+
+def _judged(result: SearchResult) -> str:
+    """On how many samples the best network was judged, and how sure that is."""
+    judged, best = result.judged, result.best
+    low, high = (100 * end for end in judged.interval(best.counted))
+    ties = judged.samples - judged.judging
+    left = f"{counted(ties, 'tie')} of {counted(judged.samples, 'sample')} left out; " if ties else ""
+    return (
+        f"agreement: {left}{100 * best.counted:.1f} % of {counted(judged.judging, 'sample')} agree ({low:.0f} to "
+        f"{high:.0f} % with 95 % confidence), {100 * best.agreement:.1f} % expected by the noise"
+    )
 
 
 def _row(point: Point, result: SearchResult) -> tuple[Any, ...]:

@@ -38,6 +38,7 @@ from megengine.quantization.pipeline.profiles import PROFILES, Profile
 from megengine.quantization.pipeline.quantize import QuantizedModel, quantize_model, requantize
 from megengine.quantization.pipeline.report import FloatOp, QuantReport
 from megengine.quantization.pipeline.search import Budget, Point, SearchResult, search, stored_bytes
+from megengine.quantization.pipeline.search_latency import LatencyTable
 from megengine.quantization.pipeline.selection import PRECISIONS, LayerRule, Precision, select
 from megengine.quantization.pipeline.to_half import to_half
 from megengine.quantization.qconfig import (

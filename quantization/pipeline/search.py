@@ -3,15 +3,15 @@
 Each weight and each result is rounded alone, in a network that is float otherwise, and the noise that reaches the
 outputs is its sensitivity: such noises add up. Layers take fewer bits in the order of noise for each byte saved, until
 the network is small enough. Then results take more bits in the order of noise taken away for the time that it costs, by
-the steps of plans. Networks along this way are made and measured. What was measured stands in a file, with which a
-search goes on where it ended.
+the steps of plans, or by a table. Networks along this way are made and measured. What was measured stands in a file,
+with which a search goes on where it ended.
 """
 
 import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.mixing import Mixer, Move
 from megengine.quantization.pipeline.quantize import quantize_model
 from megengine.quantization.pipeline.report import multiply_adds
+from megengine.quantization.pipeline.search_judging import LEAD, Judge, Judged
+from megengine.quantization.pipeline.search_latency import LatencyTable
 from megengine.quantization.pipeline.search_state import Budget, Point, SearchState
 from megengine.quantization.pipeline.selection import PRECISIONS
 from megengine.quantization.ranges import Progress, as_samples
@@ -44,13 +46,18 @@ PAIRS = 100  # runs of two plans in turns, of which the least times count: they 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The best network, its measurements, those of all others, and the sensitivities."""
+    """The best network, its measurements, those of all others, and the sensitivities.
+
+    `judged` says on how many samples agreement was judged, `table` what the steps of all networks took.
+    """
 
     best: Point
     base: Point
     points: tuple[Point, ...]
     noise: dict[str, float]
     missed: float
+    judged: Judged = field(default_factory=lambda: Judged(0, 0))
+    table: LatencyTable = field(default_factory=LatencyTable)
 
     @property
     def pareto(self) -> tuple[Point, ...]:
@@ -68,6 +75,7 @@ def search(
     *,
     smaller: str = "w4a8",
     finer: str = "w8a16",
+    table: LatencyTable | None = None,
     state: Path | None = None,
     output: Path | None = None,
     progress: Progress | None = None,
@@ -83,14 +91,15 @@ def search(
         config: settings of all networks; rules of the search come behind its own.
         smaller, finer: precisions of layers that save bytes, and of layers that save the accuracy. A finer precision
             that has bits for results is given to results alone.
+        table: what steps take on the device, in place of measuring them here.
         state: a file for what was measured; a search with the same file goes on where it ended.
         output: a `.mgt` file that always holds the best network so far.
 
     Raises:
-        OptionError: no budget, or the file is of another search.
+        OptionError: no budget, the file is of another search, or the table lacks a layer.
         CalibrationError: no sample to judge by.
     """
-    one = _Search(model, evaluation, budget, config or QuantConfig(), state, output, progress)
+    one = _Search(model, evaluation, budget, config or QuantConfig(), table, state, output, progress)
     return one.run(calibration, smaller, finer)
 
 
@@ -101,24 +110,28 @@ class _Search:
         evaluation: Sequence[Any],
         budget: Budget,
         config: QuantConfig,
+        table: LatencyTable | None,
         state: Path | None,
         output: Path | None,
         progress: Progress | None,
     ) -> None:
         self.budget, self.config = budget, config
-        self.file, self.output, self.progress = state, output, progress
+        self.table, self.file, self.output, self.progress = table, state, output, progress
         self.graph = lower(model).graph
         self.samples = list(as_samples(evaluation, self.graph))
         if not self.samples:
             raise CalibrationError("search: no sample to judge by; give evaluation samples")
         self.exact = self._outputs(self.graph)
-        self.state = SearchState(_key(self.graph, config, self.samples))
+        self.judge = Judge(self.exact)
+        self.state = SearchState(_key(self.graph, config, self.samples, table))
         if state is not None:
             self.state = SearchState.load(state, self.state.key)
 
     def run(self, calibration: Iterable[Any], smaller: str, finer: str) -> SearchResult:
         self.mixer = Mixer(quantize_model(self.graph, calibration, self.config, progress=self.progress))
-        if not self.state.steps:
+        if self.table is not None:
+            self.table.of(self.mixer.base.integer_graph)  # what it lacks is said before anything is measured
+        elif not self.state.steps:
             self.state.steps = self._steps(self.mixer.base.integer_graph)
         self._point([])
         moves: list[Move] = []
@@ -130,7 +143,8 @@ class _Search:
         base, points = self.state.points[0], self.state.points
         best = min(points, key=self._rank)
         self._write(self._network(best.rules))
-        return SearchResult(best, base, tuple(points), dict(self.state.noise), self.budget.missed(best, base))
+        found = dict(self.state.noise), self.budget.missed(best, base)
+        return SearchResult(best, base, tuple(points), *found, self.judge.judged, self.table or self.state.table)
 
     def _rank(self, point: Point) -> tuple[float, float]:
         """Networks with smaller ones are better."""
@@ -211,7 +225,8 @@ class _Search:
 
     def _use_time(self, moves: list[Move], costs: dict[Move, float], noise: dict[Move, float]) -> None:
         """Moves that take the most noise for their time, until the time that the budget allows is used."""
-        allowed = self.state.points[0].latency_ms * (1 + AIM * ((self.budget.latency or 1) - 1))
+        aim = AIM if self.table is None else 1
+        allowed = self.state.points[0].latency_ms * (1 + aim * ((self.budget.latency or 1) - 1))
         start = self._point(moves).latency_ms
         gains = {move: gain for move, gain in noise.items() if gain > 0}
         room, tried = allowed - start, [[]]
@@ -236,7 +251,7 @@ class _Search:
         graph = self.mixer.network(moves) if moves else self.mixer.base.integer_graph
         got = self._outputs(graph)
         latency = self._latency(graph)
-        point = Point(rules, stored_bytes(graph), latency, _sqnr(self._noise(got)), self._agreement(got))
+        point = Point(rules, stored_bytes(graph), latency, _sqnr(self._noise(got)), *self.judge.agreement(got))
         best = min(map(self._rank, self.state.points), default=(math.inf, math.inf))
         self.state.points.append(point)
         if self._rank(point) <= best:
@@ -255,7 +270,12 @@ class _Search:
         return self._each("sensitivity", self.state.noise, moves, lambda m: self._noise(self._outputs(made(m))))
 
     def _costs(self, moves: Sequence[Move]) -> dict[Move, float]:
-        """Milliseconds that each move takes alone."""
+        """Milliseconds that each move takes alone. Layers whose data, results or both have moved are met first."""
+        for part in (moves, moves[::2], moves[1::2]):
+            if self.table is not None:
+                self.table.of(self.mixer.network(part))
+            elif not self.state.cost:
+                self._steps(self.mixer.network(part))
         return self._each("latency", self.state.cost, moves, lambda m: self._extra(self.mixer.network([m])))
 
     def _each(
@@ -280,21 +300,22 @@ class _Search:
         left = sum(float(np.square(a - b).sum()) for a, b in zip(self.exact, got, strict=True))
         return left / max(sum(float(np.square(a).sum()) for a in self.exact), 1e-300)
 
-    def _agreement(self, got: list[np.ndarray]) -> float:
-        same = [a.argmax(-1) == b.argmax(-1) for a, b in zip(self.exact, got, strict=True)]
-        return float(np.mean([np.mean(one) for one in same]))
-
     def _steps(self, graph: InternalGraph) -> dict[str, float]:
         """Milliseconds of every step of a plan, by its name and kernel."""
         found: dict[str, float] = {}
-        for step, seconds in plan.compile(graph, threads=1).profile(*self.samples[0], repeat=REPEATS):
+        times = plan.compile(graph, threads=1).profile(*self.samples[0], repeat=REPEATS)
+        self.state.table.learn(graph, [(step.name, 1e3 * seconds) for step, seconds in times])
+        for step, seconds in times:
             key = f"{step.name} {step.kernel}"
             found[key] = found.get(key, 0.0) + 1e3 * seconds
         return found
 
     def _latency(self, graph: InternalGraph) -> float:
-        """Milliseconds of a network: those of the unchanged one, times the ratio of both."""
+        """Milliseconds of a network: by the table, or those of the unchanged one, times the ratio of both."""
+        if self.table is not None:
+            return self.table.of(graph)
         plans = [plan.compile(one, threads=1) for one in (self.mixer.base.integer_graph, graph)]
+        self._steps(graph)
         taken = np.zeros((PAIRS, 2))
         for pair in range(PAIRS):
             for at, one in enumerate(plans):
@@ -308,6 +329,8 @@ class _Search:
 
     def _extra(self, graph: InternalGraph) -> float:
         """Milliseconds of the steps that the unchanged network does not have, less those that it has alone."""
+        if self.table is not None:
+            return self.table.of(graph) - self.table.of(self.mixer.base.integer_graph)
         mine, theirs = self._steps(graph), self.state.steps
         return sum(t for key, t in mine.items() if key not in theirs) - sum(
             t for key, t in theirs.items() if key not in mine
@@ -357,8 +380,10 @@ def _sqnr(noise: float) -> float:
     return -10 * math.log10(max(noise, 1e-30))
 
 
-def _key(graph: InternalGraph, config: QuantConfig, samples: Iterable[Sequence[np.ndarray]]) -> str:
-    hashed = hashlib.sha256(repr(config).encode())
+def _key(
+    graph: InternalGraph, config: QuantConfig, samples: Iterable[Sequence[np.ndarray]], table: LatencyTable | None
+) -> str:
+    hashed = hashlib.sha256(repr((config, LEAD, table and sorted(table.rows.items()))).encode())
     hashed.update(repr([(layer.name, layer.op) for layer in layers_of(graph)]).encode())
     for expr in graph.exprs():
         if isinstance(expr, Constant):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from megengine.core.errors import OptionError
 from megengine.core.files import replacing
+from megengine.quantization.pipeline.search_latency import LatencyTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class Budget:
     Args:
         bytes: of stored constants, at most.
         latency: at most, as a multiple of the network with every layer as the settings say.
-        agreement: share of samples with the float network's largest output, at least.
+        agreement: share of samples that answer as the float network, as expected by the noise; at least.
         sqnr_db: of the outputs, at least.
     """
 
@@ -40,13 +41,17 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A network that was quantized in full: its rules, and what was measured."""
+    """A network that was quantized in full: its rules, and what was measured.
+
+    `agreement` is the share of samples that is expected to answer as the float network, `counted` the share that does.
+    """
 
     rules: tuple[str, ...]
     bytes: int
     latency_ms: float
     sqnr_db: float
     agreement: float
+    counted: float = 0.0
 
     def beats(self, other: "Point") -> bool:
         """True if it is at least as good in everything, and better in something."""
@@ -64,6 +69,7 @@ class SearchState:
         cost: milliseconds that the change alone takes.
         steps: milliseconds of every step of the network in which nothing is changed.
         points: networks.
+        table: milliseconds of the steps that were measured.
     """
 
     key: str
@@ -71,10 +77,12 @@ class SearchState:
     cost: dict[str, float] = field(default_factory=dict)
     steps: dict[str, float] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
+    table: LatencyTable = field(default_factory=LatencyTable)
 
     def save(self, path: Path) -> None:
         with replacing(path) as file:
-            file.write((json.dumps(asdict(self), indent=1) + "\n").encode())
+            held = {**asdict(self), "table": [[*row, ms] for row, ms in self.table.rows.items()]}
+            file.write((json.dumps(held, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path, key: str) -> "SearchState":
@@ -87,7 +95,8 @@ class SearchState:
             noise, cost, steps = (
                 {str(k): float(v) for k, v in held[name].items()} for name in ("noise", "cost", "steps")
             )
-            state = cls(held["key"], noise, cost, steps, points)
+            table = LatencyTable({(op, shape, bits): float(ms) for op, shape, bits, ms in held["table"]})
+            state = cls(held["key"], noise, cost, steps, points, table)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OptionError(f"search: {str(path)!r} is not the state of a search ({error}); remove it") from error
         if state.key != key:

@@ -252,6 +252,15 @@ def test_search_keeps_a_budget_and_goes_on_from_its_file(folder):
     shown = call(*words, "--max-mb", str(limit / 1e6))
     assert "going on from s.json" in shown and "Networks that no other beats" in shown
     assert (folder / "s.svg").read_text().startswith("<svg")
+    assert "% of 3 samples agree (44 to 100 % with 95 % confidence), " in shown and "expected by the noise" in shown
     (folder / "s.json").unlink()
+    call(*words, "--max-latency", "5", "--min-sqnr", "90", "--save-latencies", "t.csv", "--overwrite", code=1)
+    (folder / "s.json").unlink()
+    table = ("--max-latency", "1.1", "--min-sqnr", "1", "--latency-table", "t.csv", "--overwrite")
+    assert json.loads(call(*words, *table, "--json"))["best"]["latency_ms"] > 0
+    (folder / "s.json").unlink()
+    lines = (folder / "t.csv").read_text().splitlines(keepends=True)
+    (folder / "t.csv").write_text("".join(line for line in lines if not line.startswith("qconv2d")))
+    assert "not found, the first" in call(*words, *table, code=1)
     error = call(*words, "--max-mb", "0.00001", "--overwrite", code=1)
     assert "search: no network keeps all budgets; the nearest, in s.mgt, misses them by" in error

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from megengine.core.errors import CalibrationError, OptionError
-from megengine.quantization import Budget, Point, QuantConfig, quantize_model, search
+from megengine.quantization import Budget, LatencyTable, Point, QuantConfig, quantize_model, search
 from megengine.quantization.pipeline import search as room
 from megengine.quantization.pipeline.mixing import Mixer
+from megengine.quantization.pipeline.search_judging import Judge, Judged
 from megengine.traced_module import TracedModule
 from megengine.traced_module.formats import native
 from tests.helpers.quant_nets import residual_net
@@ -99,6 +100,88 @@ def test_time_is_used_for_accuracy(net):
     assert none.best == none.base
 
 
+def test_a_table_stands_for_measuring(net, tmp_path):
+    graph, data, judges = net
+    budget = Budget(sqnr_db=200, latency=1000)
+    measured = search(graph, data, judges, budget, FAST)
+    for name in ("t.csv", "t.json"):
+        measured.table.save(tmp_path / name)
+        assert LatencyTable.load(tmp_path / name).rows == measured.table.rows
+    rows = dict.fromkeys(measured.table.rows, 1.0)
+    for row in rows:
+        rows[row] = 1.0 + row[2].split().count("16")
+    table = LatencyTable(rows, "t.csv")
+    found = search(graph, data, judges, budget, FAST, table=table)
+    for point in found.points:
+        mixed = Mixer(quantize_model(graph, data, FAST)).network([tuple(r.split("=")) for r in point.rules])
+        assert point.latency_ms == table.of(mixed)
+    small = search(graph, data, judges, Budget(sqnr_db=200, latency=1.5), FAST, table=table)
+    assert small.base.latency_ms < small.best.latency_ms <= 1.5 * small.base.latency_ms
+    layer = next(row for row in rows if row[0] == "qconv2d")
+    lacking = LatencyTable({row: ms for row, ms in rows.items() if row != layer}, "mine.csv")
+    with pytest.raises(OptionError, match=r"latency table 'mine.csv': 1 layer not found, .*--save-latencies FILE"):
+        search(graph, data, judges, budget, FAST, table=lacking)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "op,shape,bits\nq,1,8\n", "row 1: no ms; expected columns op, shape, bits, ms"),
+        ("a.csv", "op,shape,bits,ms\nq,1,8,-1\n", "row 1: ms is '-1'; expected milliseconds from 0 on"),
+        ("a.json", '[{"op": "q", "shape": "1", "bits": "8", "ms": "fast"}]', "row 1: ms is 'fast'"),
+        ("a.json", "[3]", "row 1: no op, shape, bits, ms"),
+        ("a.json", "{}", "no rows; expected columns"),
+        ("a.json", "[", "cannot be read"),
+        ("gone.csv", None, "cannot be read"),
+    ],
+)
+def test_tables_that_are_none(tmp_path, name, text, said):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(OptionError, match="latency table") as error:
+        LatencyTable.load(tmp_path / name)
+    assert said in str(error.value)
+
+
+def test_agreement_is_that_which_noise_leaves():
+    rng = np.random.default_rng(5)
+    exact = rng.normal(0, 2, (4000, 10))
+    noise = rng.normal(0, 0.3, exact.shape)
+    true = np.mean((exact + noise).argmax(-1) == exact.argmax(-1))
+    few = Judge(list(exact[:60, None]))
+    assert few.judged.samples == 60 > few.judged.judging > 40
+    expected, counted = few.agreement(list((exact + noise)[:60, None]))
+    everything = Judge(list(exact[:, None]))
+    sure = everything.counts
+    many = np.mean(((exact + noise).argmax(-1) == exact.argmax(-1))[sure])
+    assert many > true, "ties are left out"
+    assert expected == pytest.approx(many, abs=0.02)
+    low, high = few.judged.interval(counted)
+    assert low < many < high
+    assert everything.agreement(list((exact + noise)[:, None]))[0] == pytest.approx(many, abs=0.01)
+    assert few.agreement(list(exact[:60, None])) == (1.0, 1.0)
+    turned = few.agreement(list(-exact[:60, None]))
+    assert turned[1] == 0 and turned[0] < 0.1, "what samples show to be wrong is not expected"
+
+
+def test_ties_judge_where_there_is_little_else():
+    flat = np.zeros((30, 4))
+    flat[:, 0] = 1e-3
+    judge = Judge(list(flat[:, None]))
+    assert (judge.judged.samples, judge.judged.judging) == (30, 30)
+    probabilities = np.array([[0.6, 0.4], [0.51, 0.49]] * 20)
+    assert Judge(list(probabilities[:, None])).judged.judging == 20
+
+
+def test_an_interval_is_wilsons():
+    for equal, count in ((45, 50), (50, 50), (0, 7), (3, 4)):
+        low, high = Judged(90, count).interval(equal / count)
+        for end in (low, high):  # as far from the share as 1.96 standard deviations of shares around it
+            away = 1.96**2 * end * (1 - end) / count
+            assert (end - equal / count) ** 2 == pytest.approx(away, abs=1e-12)
+        assert 0 <= low <= equal / count <= high <= 1 and high - low > 0.05
+
+
 def test_the_largest_gain_that_fits_is_found():
     rng = np.random.default_rng(3)
     for count in (1, 4, 9):
@@ -159,6 +242,6 @@ def test_refusals(net, tmp_path):
     state.write_text("{}")
     with pytest.raises(OptionError, match="is not the state of a search"):
         search(graph, data, judges, Budget(bytes=1), FAST, state=state)
-    state.write_text(json.dumps({"key": "other", "noise": {}, "cost": {}, "steps": {}, "points": []}))
+    state.write_text(json.dumps({"key": "other", "noise": {}, "cost": {}, "steps": {}, "points": [], "table": []}))
     with pytest.raises(OptionError, match="is of another model, data or settings"):
         search(graph, data, judges, Budget(bytes=1), FAST, state=state)

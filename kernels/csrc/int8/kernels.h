@@ -73,7 +73,7 @@ struct Elementwise {
 };
 
 struct PoolArgs {
-    ConvShape s;  // c = o; kernel, stride, padding; wide: a maximum is wide, too
+    ConvShape s;        // c = o; kernel, stride, padding; wide: a maximum is wide, too
     bool wide = false;  // s16 averages
     const std::uint8_t* x = nullptr;
     std::uint8_t* y = nullptr;
