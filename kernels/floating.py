@@ -10,16 +10,9 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.kernels import _core
 from megengine.kernels.kernel import StepKernel
-from megengine.kernels.native import in_memory_order, long_steps, step_kernel
+from megengine.kernels.native import in_memory_order, long_steps
 from megengine.kernels.problem import Problem, float32_only, no_elements
 from megengine.kernels.reference.resize import taps
-
-
-def _pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    a, (n, c, h, w) = problem.attrs, problem.inputs[0].shape
-    (top, _), (left, _) = a.padding
-    lengths = [n, h, w, c, *problem.outputs[0].shape[2:], *a.kernel, *a.stride, top, left]
-    return _core.pool_step(lengths, problem.op == "max_pool2d", bool(a.get("count_include_pad", False)), threads)
 
 
 def _planes_pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -91,9 +84,7 @@ FUNCTIONS = (
     *("exp", "log", "expm1", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
     *("sinh", "cosh", "asinh", "acosh", "atanh"),
 )  # of one value, that are no activations
-own_max_pool2d = step_kernel("own_max_pool2d", _pool_step, float32_only)
-own_avg_pool2d = step_kernel("own_avg_pool2d", _pool_step, float32_only)
-# the others have no eager form: NumPy is faster, since nothing is copied to channels-last
+# these have no eager form: NumPy is faster, since nothing is copied to channels-last
 own_channel_mean = StepKernel("own_channel_mean", _channel_mean_step, _channel_mean_usable)
 own_concat = StepKernel("own_concat", _concat_step, _concat_usable)
 own_function = StepKernel("own_function", _function_step, float32_only, in_memory_order(_function_step))

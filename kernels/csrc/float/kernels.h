@@ -8,11 +8,6 @@
 
 namespace mge {
 
-struct PoolShape {
-    std::int64_t n, h, w, c, oh, ow, kh, kw, sh, sw, top, left;
-    bool count_padding;
-};
-
 // Windows over three axes of planes that lie in rows.
 struct PlanesPool {
     std::array<std::int64_t, 3> in, out, kernel, stride, dilation, before;
@@ -78,10 +73,6 @@ enum class Function { MGE_FUNCTIONS(MGE_MEMBER) };
 inline constexpr std::array kFunctionNames{MGE_FUNCTIONS(MGE_NAME)};
 
 struct FloatKernels {
-    void (*max_pool)(const float* src, float* dst, const PoolShape& s, std::int64_t row_begin,
-                     std::int64_t row_end);
-    void (*avg_pool)(const float* src, float* dst, const PoolShape& s, std::int64_t row_begin,
-                     std::int64_t row_end);
     // Means of `window` neighbours in rows, the first of which lies `before` in front; beyond the ends are
     // zeros.
     void (*neighbour_mean)(const float* src, float* dst, std::int64_t rows, std::int64_t cols,

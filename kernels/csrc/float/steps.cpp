@@ -24,24 +24,6 @@ namespace {
 const float* in(std::byte* const* buffers, int i) { return reinterpret_cast<const float*>(buffers[i]); }
 float* out(std::byte* const* buffers, int i) { return reinterpret_cast<float*>(buffers[i]); }
 
-class PoolStep final : public Step {
-  public:
-    PoolStep(PoolShape shape, bool max, int threads)
-        : shape_(shape),
-          pool_(max ? active_float_kernels().max_pool : active_float_kernels().avg_pool),
-          parts_(static_cast<int>(std::clamp<std::int64_t>(shape.n * shape.oh, 1, threads))) {}
-    int parts() const override { return parts_; }
-    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
-        const std::int64_t rows = shape_.n * shape_.oh;
-        pool_(in(buffers, 0), out(buffers, 1), shape_, rows * part / parts_, rows * (part + 1) / parts_);
-    }
-
-  private:
-    PoolShape shape_;
-    decltype(FloatKernels::max_pool) pool_;
-    int parts_;
-};
-
 class PlanesPoolStep final : public Step {
   public:
     PlanesPoolStep(PlanesPool shape, std::int64_t planes, int threads)
@@ -249,22 +231,6 @@ nb::object planes_pool_step(const std::array<std::array<std::int64_t, 3>, 6>& s,
     return capsule(std::make_unique<PlanesPoolStep>(std::move(shape), planes, threads));
 }
 
-// Images of one channel are planes, whose neighbours lie side by side.
-nb::object pool_step(std::vector<std::int64_t> s, bool max, bool count_padding, int threads) {
-    if (s.size() != 12) throw nb::value_error("pool_step: 12 lengths expected");
-    const PoolShape shape{s[0], s[1], s[2], s[3],  s[4],  s[5],         s[6],
-                          s[7], s[8], s[9], s[10], s[11], count_padding};
-    if (shape.c == 1)
-        return planes_pool_step({{{1, shape.h, shape.w},
-                                  {1, shape.oh, shape.ow},
-                                  {1, shape.kh, shape.kw},
-                                  {1, shape.sh, shape.sw},
-                                  {1, 1, 1},
-                                  {0, shape.top, shape.left}}},
-                                shape.n, max, count_padding, threads);
-    return capsule(std::make_unique<PoolStep>(shape, max, threads));
-}
-
 nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
     if (s.size() != 16) throw nb::value_error("small_conv_step: 16 lengths expected");
     const ConvShape shape{s[0], s[1], s[2],  s[3],  s[4],  s[5],  s[6],  s[7],
@@ -276,8 +242,6 @@ nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
 }  // namespace
 
 void bind_float(nb::module_& m) {
-    m.def("pool_step", &pool_step, nb::arg("lengths"), nb::arg("max"), nb::arg("count_padding"),
-          nb::arg("threads"));
     m.def("planes_pool_step", &planes_pool_step, nb::arg("lengths"), nb::arg("planes"), nb::arg("max"),
           nb::arg("count_padding"), nb::arg("threads"));
     m.def("small_conv_step", &small_conv_step, nb::arg("lengths"), nb::arg("bias"));

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "float/kernels.h"
+#include "pooling/kernels.h"
 
 namespace mge {
 

@@ -1,0 +1,38 @@
+"""Own pooling of channels-last images: float32, bfloat16, and maxima of float16. The same bits at every level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import bfloat16
+from megengine.kernels import _core
+from megengine.kernels.native import step_kernel
+from megengine.kernels.problem import Problem, no_elements
+
+_MAX = (np.dtype(np.float32), bfloat16, np.dtype(np.float16))
+_MEAN = _MAX[:2]
+
+
+def _usable(problem: Problem) -> str | None:
+    dtype, largest = problem.inputs[0].dtype, problem.op == "max_pool2d"
+    if dtype not in (_MAX if largest else _MEAN):
+        return f"no {'maxima' if largest else 'means'} of {dtype}"
+    return no_elements(problem)
+
+
+def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    a, x, out = problem.attrs, problem.inputs[0], problem.outputs[0]
+    largest, count_padding = problem.op == "max_pool2d", bool(a.get("count_include_pad", False))
+    n, c, *image = x.shape
+    before = [first for first, _ in a.padding]
+    if c == 1 and x.dtype == np.float32:  # images of one channel are planes, whose neighbours lie side by side
+        lengths = ((1, *v) for v in (image, out.shape[2:], a.kernel, a.stride, (1, 1)))
+        return _core.planes_pool_step([*lengths, (0, *before)], n, largest, count_padding, threads)
+    lengths = [n, *image, c, *out.shape[2:], *a.kernel, *a.stride, *before]
+    return _core.pool_step(lengths, x.dtype.name, largest, count_padding, threads)
+
+
+own_max_pool2d = step_kernel("own_max_pool2d", _step, _usable)
+own_avg_pool2d = step_kernel("own_avg_pool2d", _step, _usable)

@@ -1,0 +1,75 @@
+"""Own pooling of float32 and of halves at every instruction set: the bits of NumPy's, nothing written past the end."""
+
+import numpy as np
+import pytest
+
+from megengine.core.dtype import bfloat16
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import get_op
+from megengine.kernels import _core, isa
+from megengine.kernels.native import from_step, to_step
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import family
+
+HALF = np.dtype(np.float16)
+MAXIMA = [("max_pool2d", dtype) for dtype in (np.dtype(np.float32), bfloat16, HALF)]
+CASES = [*MAXIMA, ("avg_pool2d", bfloat16)]
+CHANNELS = [1, 3, 8, 31, 32, 33, 64, 65, 130, 161]
+
+
+def bits(array):
+    return array.view(f"u{array.itemsize}")
+
+
+def reference(op, x, attrs):
+    """The float32 result of the same numbers, rounded once."""
+    return get_op(op).reference(x.astype(np.float32), **attrs).astype(x.dtype)
+
+
+def results(op, x, attrs, want):
+    """By the steps of every level, in one part and in three."""
+    problem = Problem(op, [TensorSpec(x.shape, x.dtype)], [TensorSpec(want.shape, x.dtype)], attrs)
+    for level in isa.available():
+        for threads in (1, 3):
+            with isa.capped(level):
+                kernel = family(op).select(problem, {}, step=True)
+                assert kernel.name == f"own_{op}"
+                out = np.full(want.size + 32, 77, bits(x).dtype)
+                _core.run_step(kernel.make_step(problem, {}, threads), [bits(to_step(x)), out[: want.size]])
+            assert (out[want.size :] == 77).all()
+            yield from_step(out[: want.size].view(x.dtype).reshape([want.shape[i] for i in (0, 2, 3, 1)]))
+
+
+def attributes(op, kernel, stride, padding):
+    more = {"count_include_pad": False} if op == "avg_pool2d" else {}
+    return {"kernel": kernel, "stride": stride, "padding": padding, **more}
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+@pytest.mark.parametrize(("op", "dtype"), CASES, ids=str)
+def test_every_number_of_channels(op, dtype, channels):
+    x = np.random.default_rng(channels).standard_normal((2, channels, 5, 6)).astype(dtype)
+    attrs = attributes(op, (3, 2), (2, 1), ((1, 1), (0, 1)))
+    want = reference(op, x, attrs)
+    for got in results(op, x, attrs, want):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(("op", "dtype"), CASES, ids=str)
+def test_values_at_the_ends_of_their_range(op, dtype):
+    rng = np.random.default_rng(0)
+    ends = [np.inf, -np.inf, np.nan, -np.nan, 0.0, -0.0, 1e-7, -1e-7, 3e4, -3e4]
+    x = rng.choice(np.array(ends, np.float32), (1, 40, 9, 9)).astype(dtype)
+    attrs = attributes(op, (2, 2), (1, 1), ((0, 0), (0, 0)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        want = reference(op, x, attrs)
+        x[0, 0], want[0, 0] = -np.inf, -np.inf
+    for got in results(op, x, attrs, want):
+        np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+def test_means_of_float16_are_computed_in_float32():
+    specs = [TensorSpec((1, 8, 4, 4), HALF)], [TensorSpec((1, 8, 2, 2), HALF)]
+    problem = Problem("avg_pool2d", *specs, attributes("avg_pool2d", (2, 2), (2, 2), ((0, 0), (0, 0))))
+    reasons = dict(family("avg_pool2d").explain(problem, step=True))
+    assert reasons["own_avg_pool2d"] == "no means of float16"
