@@ -5,10 +5,12 @@ import pytest
 
 import megengine.functional  # noqa: F401
 from megengine import plan
+from megengine.core.dtype import bfloat16
 from megengine.core.errors import DivisionByZeroError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply, get_op, infer
 from megengine.kernels import _core, elementwise, isa
+from megengine.kernels.memory import bits
 from megengine.kernels.native import empty_for_step, from_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
@@ -56,7 +58,7 @@ def run(op, arrays, attrs, threads=1, name="own_elementwise"):
     like = empty_for_step(problem.outputs[0])
     memory = np.full(like.nbytes + 128, 0xA5, np.uint8)
     out = memory[64 : 64 + like.nbytes].view(like.dtype).reshape(like.shape)
-    _core.run_step(kernel.make_step(problem, {}, threads), [*map(to_step, arrays), out])
+    _core.run_step(kernel.make_step(problem, {}, threads), [*(bits(to_step(a)) for a in arrays), bits(out)])
     assert (memory[:64] == 0xA5).all() and (memory[-64:] == 0xA5).all()
     return from_step(out)
 
@@ -245,3 +247,51 @@ def test_powers_are_near_float64_and_have_its_special_values():
     np.testing.assert_array_max_ulp(got, want, 1)
     numbers = ~np.isnan(want)
     np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
+
+
+LINKS = ("add", "sub", "mul", "div", "maximum", "minimum", "relu", "relu6", "clip")
+
+
+def chain_of(rng, length, half):
+    """A random program in a row over x, a number for each column, and an array; halves are rounded at random."""
+    program, value = ([("cast", (("dtype", np.dtype("f4")),), (0,))], 3) if half else ([], 0)
+    for _ in range(length):
+        op = rng.choice(LINKS)
+        attrs = tuple(ATTRS["clip"].items()) if op == "clip" else ()
+        other = (int(rng.integers(1, 3)),) if op not in ("relu", "relu6", "clip") else ()
+        turned = op != "div" and rng.integers(2)  # the sign of a zero is open, and so what it divides
+        sources = (value, *other)[:: -1 if turned else 1]
+        program.append((str(op), attrs, sources))
+        value = 2 + len(program)
+        if half and rng.integers(2):
+            for dtype in (bfloat16, np.dtype("f4")):
+                program.append(("cast", (("dtype", dtype),), (value,)))
+                value = 2 + len(program)
+    return [*program, ("cast", (("dtype", bfloat16),), (value,))] if half else program
+
+
+def by_single_ops(program, arrays):
+    values = list(arrays)
+    for op, attrs, sources in program:
+        values.append(np.asarray(get_op(op).reference(*(values[i] for i in sources), **dict(attrs))))
+    return values[-1]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("cols", [1, 15, 16, 17, 130, 1100])
+def test_operations_in_a_row_are_those_of_single_ops(cols, seed):
+    rng = np.random.default_rng([cols, seed])
+    half = seed % 2 == 1
+    program = tuple(chain_of(rng, 2 + seed // 2, half))
+    special = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-40, 3e38], np.float32)
+    arrays = [rng.standard_normal(shape).astype(np.float32) * 4 for shape in ((5, cols), (cols,), (5, cols))]
+    arrays[0].flat[: min(7, arrays[0].size)] = special[: min(7, arrays[0].size)]
+    if half:
+        arrays[0] = arrays[0].astype(bfloat16)
+    with np.errstate(all="ignore"):
+        want = by_single_ops(program, arrays).astype(np.float32)
+    for level in isa.available():
+        for threads in (1, 3):
+            with isa.capped(level):
+                got = run("elementwise", arrays, {"program": program}, threads).astype(np.float32)
+            np.testing.assert_array_equal(got, want)

@@ -2,7 +2,9 @@
 // results.
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "common/names.h"
 
@@ -80,5 +82,26 @@ using BlockFunction = void (*)(const void* const* operands, void* dst, std::int6
 BlockFunction block_function_base(Operation operation, Type type, Type to);
 BlockFunction block_function_avx2(Operation operation, Type type, Type to);
 BlockFunction block_function_avx512(Operation operation, Type type, Type to);
+
+// An operation on a number that stays in a register, and on the value `source` if it has two operands;
+// `second`: the number is the second one. A cast rounds to bfloat16.
+struct Link {
+    Operation operation;
+    bool second;
+    float lo, hi;
+    std::size_t source;
+};
+
+// Links in a row, from a value in float32 or bfloat16 to one in either.
+struct Chain {
+    std::size_t source;
+    Type from, to;
+    std::vector<Link> links;
+};
+using ChainFunction = void (*)(const Chain& chain, const void* const* values, void* dst, std::int64_t size);
+
+ChainFunction chain_function_base();
+ChainFunction chain_function_avx2();
+ChainFunction chain_function_avx512();
 
 }  // namespace mge

@@ -1,2 +1,4 @@
 #define MGE_BLOCK_FUNCTION block_function_avx2
+#define MGE_CHAIN_FUNCTION chain_function_avx2
+#include "elementwise/chains.inc"
 #include "elementwise/kernels.inc"

@@ -1,2 +1,4 @@
 #define MGE_BLOCK_FUNCTION block_function_base
+#define MGE_CHAIN_FUNCTION chain_function_base
+#include "elementwise/chains.inc"
 #include "elementwise/kernels.inc"

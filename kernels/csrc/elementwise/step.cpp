@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/step_capsule.h"
+#include "elementwise/joining.h"
 #include "elementwise/kernels.h"
 #include "float/kernels.h"
 #include "runtime/bind.h"
@@ -38,7 +39,8 @@ struct Instruction {
     Function function;
     double lo, hi;
     std::array<std::size_t, 3> sources;
-    std::size_t count;
+    std::size_t count;  // 0: a later one, a chain, computes it
+    Chain chain;        // that takes the place of a block function
 };
 
 BlockFunction active_block_function(Operation operation, Type type, Type to) {
@@ -49,16 +51,12 @@ BlockFunction active_block_function(Operation operation, Type type, Type to) {
     return block_function_base(operation, type, to);
 }
 
-template <class Names>
-int place_of(const Names& names, const std::string& name) {
-    const auto found = std::find(names.begin(), names.end(), name);
-    return found == names.end() ? -1 : static_cast<int>(found - names.begin());
-}
-
-Type type_of(const std::string& name) {
-    const int found = place_of(kTypeNames, name);
-    if (found < 0) throw nb::value_error(("elementwise_step: no type " + name).c_str());
-    return static_cast<Type>(found);
+ChainFunction active_chain_function() {
+#if defined(MGE_X86)
+    if (active_isa() >= Isa::kAvx512) return chain_function_avx512();
+    if (active_isa() >= Isa::kAvx2) return chain_function_avx2();
+#endif
+    return chain_function_base();
 }
 
 template <class T>
@@ -170,6 +168,7 @@ class ElementwiseStep final : public Step {
                  std::int64_t size) const {
         for (std::size_t i = 0; i < program_.size(); ++i) {
             const Instruction& one = program_[i];
+            if (one.count == 0) continue;
             const std::size_t target = inputs + i;
             void* to = i + 1 == program_.size()
                            ? const_cast<void*>(values[target])
@@ -177,7 +176,9 @@ class ElementwiseStep final : public Step {
             values[target] = to;
             std::array<const void*, 3> operands{};
             for (std::size_t k = 0; k < one.count; ++k) operands[k] = values[one.sources[k]];
-            if (one.is_function)
+            if (!one.chain.links.empty())
+                active_chain_(one.chain, values.data(), to, size);
+            else if (one.is_function)
                 active_apply_(static_cast<const float*>(operands[0]), static_cast<float*>(to), size,
                               one.function, static_cast<float>(one.lo));
             else
@@ -190,16 +191,14 @@ class ElementwiseStep final : public Step {
     std::vector<std::int64_t> items_;  // bytes of a number of each value
     std::vector<Instruction> program_;
     decltype(FloatKernels::apply) active_apply_ = active_float_kernels().apply;
+    ChainFunction active_chain_ = active_chain_function();
     std::int64_t divisors_;  // how many numbers of the second input must not be 0
     int parts_;
 };
 
-// (op, type of its operands, type of its result, lower bound or parameter, upper bound, sources)
-using Row = std::tuple<std::string, std::string, std::string, double, double, std::vector<std::size_t>>;
-
 Instruction instruction(const Row& row) {
     const auto& [op, type, to, lo, hi, sources] = row;
-    Instruction made{nullptr, false, Function::kSigmoid, lo, hi, {}, sources.size()};
+    Instruction made{nullptr, false, Function::kSigmoid, lo, hi, {}, sources.size(), {}};
     if (sources.empty() || sources.size() > 3)
         throw nb::value_error("elementwise_step: 1 to 3 operands expected");
     std::copy(sources.begin(), sources.end(), made.sources.begin());
@@ -240,6 +239,10 @@ nb::object elementwise_step(const Lengths& shape, const std::vector<Lengths>& st
     for (const Row& row : rows) {
         program.push_back(instruction(row));
         items.push_back(kTypeSizes[static_cast<std::size_t>(type_of(std::get<2>(row)))]);
+    }
+    for (const auto& [first, last, chain] : joined(rows, types.size())) {
+        for (std::size_t i = first; i < last; ++i) program[i].count = 0;
+        program[last].chain = chain;
     }
     return capsule(
         std::make_unique<ElementwiseStep>(Nest(shape, strides), items, program, threads, divisors));
