@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-_CUBIC = -0.75  # the parameter of the cubic kernel (Keys 1981), as OpenCV has it
+CUBIC = -0.75  # the parameter of the cubic kernel (Keys 1981), as OpenCV has it
 
 
 def cubic_weights(t: Any) -> list[Any]:
     """Weights of the neighbours -1, 0, 1, 2 of a point at fraction t after neighbour 0 (Keys 1981)."""
-    a = _CUBIC
+    a = CUBIC
 
     def near(d: Any) -> Any:
         return ((a + 2) * d - (a + 3)) * d * d + 1

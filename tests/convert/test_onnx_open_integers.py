@@ -6,7 +6,6 @@ from onnx import helper, numpy_helper
 
 from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
-from megengine.core.errors import GraphError
 from megengine.quantization import quantize_model, verify
 from megengine.quantization.checks.verify import specification
 from megengine.traced_module.sizes import specialised
@@ -65,22 +64,45 @@ NETS = {
 @pytest.mark.parametrize("name", NETS)
 def test_means_and_windows_over_open_axes(name):
     model = quantize_model(network(*NETS[name], **HEAD), pictures())
+    check_export(model, pictures())
+
+
+def check_export(model, xs):
     written = to_model(model.integer_graph)
     session, again = session_of(written), load(written)
-    for x in pictures():
+    for x in xs:
         graph = specialised(model.integer_graph, [x.shape])
         wanted = specification(graph, [x])[graph.outputs[0].name]
         np.testing.assert_array_equal(answers(session, [x])[0], wanted)
         np.testing.assert_array_equal(again(x).numpy(), wanted)
 
 
-def test_a_resize_of_open_sizes_is_refused():
-    factors = {"factors": np.array([1, 1, 2, 2], np.float32)}
-    nodes = node("Resize", "c  factors", "m", mode="linear"), node("Conv", "m v", "y")
-    nodes[0].input[:] = ["c", "", "factors"]
-    model = quantize_model(network(*nodes, **factors, **HEAD), pictures())
-    with pytest.raises(GraphError, match=r"weights of a resize from .* depend on open sizes.*load the network with"):
-        to_model(model.integer_graph)
+RESIZES = {
+    "linear": ({"mode": "linear"}, [1, 1, 2, 2]),
+    "corners": ({"mode": "linear", "coordinate_transformation_mode": "align_corners"}, [1, 1, 2, 3]),
+    "cubic": ({"mode": "cubic", "cubic_coeff_a": -0.75}, [1, 1, 2, 2]),
+    "nearest": ({"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, None),
+    "linear to a size": ({"mode": "linear"}, None),
+    "smaller": ({"mode": "linear"}, [1, 1, 0.5, 0.5]),
+}
+
+
+@pytest.mark.parametrize("name", RESIZES)
+def test_resizes_of_open_sizes(name):
+    """By factors, or to the size of another branch, as in feature pyramids."""
+    attrs, factors = RESIZES[name]
+    stored = dict(HEAD)
+    nodes = [node("Conv", "c v", "d")]
+    if factors is None:
+        pooled = node("MaxPool", "c", "p", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)
+        nodes = [pooled, node("Conv", "p u", "k"), node("Shape", "c", "sizes"), node("Resize", "k", "m", **attrs)]
+        nodes[-1].input[:] = ["k", "", "", "sizes"]
+    else:
+        stored["factors"] = np.array(factors, np.float32)
+        nodes = [node("Conv", "c u", "k"), node("Resize", "k", "m", **attrs)]
+        nodes[-1].input[:] = ["k", "", "factors"]
+    model = quantize_model(network(*nodes, node("Conv", "m v", "y"), **stored), pictures())
+    check_export(model, pictures())
 
 
 def test_a_norm_over_an_open_row_stays_in_float():

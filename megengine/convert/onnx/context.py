@@ -163,7 +163,10 @@ class OnnxNode:
             dtype = np.float32 if like is None else _dtype(like)
             return self.graph.constant(np.asarray(value, dtype), name=f"{self.name}_constant")
         if is_open_array(value):
-            return self.composed(lambda node: numbers_of(value, node.graph.inputs))
+            dtype = open_dtype(value)
+            if like is not None and spec_of(like).dtype.kind == dtype.kind:  # the file may compute sizes in others
+                dtype = _dtype(like)
+            return self.composed(lambda node: numbers_of(value, node.graph.inputs, dtype))
         if not is_held(value.dtype):
             raise self.fail(f"a value of {value.dtype} is needed at run time, which is not supported; {DATA_TYPES}")
         if id(value) not in self.constants:
@@ -191,6 +194,9 @@ class OnnxNode:
     def apply(self, op: str, *inputs: Value | float, **attrs: Any) -> Any:
         """Add an op to the graph; numbers become constants of the first input's dtype."""
         first = inputs[0] if isinstance(inputs[0], (np.ndarray, TensorNode)) else None
+        if is_open_array(first):
+            stated = (v for v in inputs if isinstance(v, (np.ndarray, TensorNode)) and not is_open_array(v))
+            first = next(stated, None)
         nodes = [self.as_node(value, first) for value in inputs]
         try:
             made = self.graph.apply(op, *nodes, attrs=attrs, name=self.name, meta=self.meta)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from megengine.convert.onnx.context import OnnxNode
-from megengine.convert.onnx.open_values import is_open_array, settled
+from megengine.convert.onnx.context import OnnxNode, spec_of
+from megengine.convert.onnx.open_values import is_open_array, of_dtype, settled
 from megengine.core.sizes import is_below, is_open, largest, least
 
 MOST = 1 << 10  # elements of an array with open sizes: shapes, and a few numbers made of them
@@ -17,7 +17,22 @@ MOST = 1 << 10  # elements of an array with open sizes: shapes, and a few number
 
 def fold_open(node: OnnxNode) -> list[np.ndarray] | None:
     """The outputs of a node whose inputs are known up to open sizes, or None where they are computed at run time."""
-    inputs = [None if value is None else np.asarray(value) for value in node.inputs]
+    made = _folded(node, [None if value is None else np.asarray(value) for value in node.inputs])
+    return None if made is None else [of_dtype(one, _dtype_of(node)) for one in made]
+
+
+def _dtype_of(node: OnnxNode) -> np.dtype:
+    """The dtype of what a node gives."""
+    if node.op_type in ("Shape", "Size"):
+        return np.dtype(np.int64)
+    if node.op_type == "Cast":
+        return node.dtype(node.attr("to", 0))
+    if node.op_type in _TRUTHS:
+        return np.dtype(np.bool_)
+    return spec_of(node.input(int(node.op_type == "Where"))).dtype
+
+
+def _folded(node: OnnxNode, inputs: list[np.ndarray | None]) -> list[np.ndarray] | None:
     if sum(value.size for value in inputs if value is not None) > MOST:
         return None
     if (moved := _MOVES.get(node.op_type)) is not None:
@@ -140,6 +155,7 @@ def _negated(known: bool | None) -> bool | None:
     return None if known is None else not known
 
 
+_TRUTHS = ("And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or")
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "Add": lambda a, b: a + b,
     "And": lambda a, b: bool(a) and bool(b),

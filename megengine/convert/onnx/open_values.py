@@ -20,7 +20,16 @@ def is_open_array(value: Any) -> bool:
 
 def open_dtype(value: np.ndarray) -> np.dtype:
     """The dtype that the elements of such an array stand for."""
+    if value.dtype.metadata:
+        return np.dtype(value.dtype.metadata["stands_for"])
     return np.dtype(np.float32 if any(isinstance(n, float) for n in value.reshape(-1)) else np.int64)
+
+
+def of_dtype(value: np.ndarray, dtype: Any) -> np.ndarray:
+    """The array with a dtype, or one that its elements stand for."""
+    if not is_open_array(value):
+        return value.astype(dtype)
+    return value.view(np.dtype(object, metadata={"stands_for": np.dtype(dtype).name}))
 
 
 def settled(elements: Iterable[Any], shape: Sequence[int], dtype: Any = np.int64) -> np.ndarray:
@@ -33,16 +42,17 @@ def settled(elements: Iterable[Any], shape: Sequence[int], dtype: Any = np.int64
     return made.reshape(shape)
 
 
-def numbers_of(value: np.ndarray, inputs: Iterable[Any] = ()) -> Tensor:
+def numbers_of(value: np.ndarray, inputs: Iterable[Any] = (), dtype: Any = None) -> Tensor:
     """An array of numbers that follow from open sizes, made by ops: a size is the sum of so many ones.
 
-    `inputs` are nodes of the graph whose shapes hold the open axes.
+    `inputs` are nodes of the graph whose shapes hold the open axes; without `dtype` it is that of `open_dtype`.
     """
     if not is_open_array(value):
         return Tensor._wrap(value)
     shown = ((name_of(n), int(n)) for node in inputs for n in node.spec.shape)
     examples = {name: n for name, n in shown if name is not None}
-    parts = [_number(n, examples).astype(open_dtype(value)).reshape(1) for n in value.reshape(-1)]
+    dtype = open_dtype(value) if dtype is None else dtype
+    parts = [_number(n, examples).astype(dtype).reshape(1) for n in value.reshape(-1)]
     made = parts[0] if len(parts) == 1 else apply("concat", *parts, axis=0)
     return apply("reshape", made, shape=value.shape)
 

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from megengine.convert.onnx.write_open_resize import matrix_of
 from megengine.convert.onnx.write_window_rules import padded
 from megengine.convert.onnx.writing import Writer, attribute, quantized, storage, writer
 from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import GraphError
 from megengine.core.sizes import is_open
-from megengine.kernels.reference.integer import along_places, resize_bits, whole_weights
-from megengine.kernels.reference.resize import taps
+from megengine.kernels.reference.integer import along_places, resize_bits
 from megengine.ops.pool_nd import pool_counts
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
@@ -255,18 +254,10 @@ def resized_integers(w: Writer, expr: Apply) -> None:
     """Exact products with whole weights along each axis, in float64, rounded once."""
     at, a, x = _Steps(w, expr), expr.attrs, expr.inputs[0]
     rank, axes, dtype = len(x.shape), len(a["size"]), _dtype(expr.inputs[0])
-    if is_open([*x.shape[2:], *a["size"]]):
-        raise GraphError(
-            f"node {expr.name!r} ({expr.op}): the weights of a resize from {x.shape} depend on open sizes, which "
-            "integer operators cannot compute; export the QDQ model, or load the network with input_shapes"
-        )
     t = at.centred(x, F64)
     for k, out in enumerate(a["size"]):
-        index, weight = taps(x.shape[k + 2], out, a["mode"], a["corners"])
-        matrix = np.zeros((x.shape[k + 2], out))
-        np.add.at(matrix, (index.T, np.arange(out)), whole_weights(weight, axes).T)
         perm = [*(i for i in range(rank) if i != k + 2), k + 2]
-        moved = at("MatMul", at("Transpose", t, perm=perm), matrix)
+        moved = at("MatMul", at("Transpose", t, perm=perm), matrix_of(at, x.shape[k + 2], out, a))
         t = at("Transpose", moved, perm=np.argsort(perm).tolist())
     t = at("Round", at("Mul", t, np.float64(0.5 ** (resize_bits(axes) * axes))))
     at.finish(at.cast(t, F32), dtype)
