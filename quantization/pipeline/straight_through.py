@@ -159,10 +159,12 @@ class RoundedWeight(Function):
 class IntegerLayer(Function):
     """A layer whose value integers stand for: weight, bias, residual, activation and rounding in one.
 
-    The gradient is that of the float layer on the real values of its operands.
+    The gradient is that of the float layer on the real values of its operands; `attrs` are the layer's at the sizes of
+    its input.
     """
 
     expr: Apply
+    attrs: dict[str, Any]
     sum: Sum
     slope: Slope
 
@@ -178,7 +180,7 @@ class IntegerLayer(Function):
         passed, sums, total = rounding_gradient(rows, s.steps, s.lo, s.hi, ends, self.slope)
         ct = Tensor._wrap(passed.reshape(shape) if record.rows else _as_before(passed, shape))
         vjp: Any = record.vjp
-        grads = vjp(Context(self.operands, (), dict(self.expr.attrs), self.needs[:2]), ct)
+        grads = vjp(Context(self.operands, (), self.attrs, self.needs[:2]), ct)
         others = tuple(ct if one.shape == shape else Tensor._wrap(sums.reshape(one.shape)) for one in self.others)
         return (*grads, _of_scale(total, self.slope, s.steps.size // max(shape[0], 1), s.hi, self.scale), *others)
 

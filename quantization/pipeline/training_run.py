@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float, known_quantized
+from megengine.core.sizes import at as sizes_at
 from megengine.dispatch import apply
 from megengine.ops.simulation import with_value
 from megengine.quantization.pipeline.annotate import Annotation
@@ -101,7 +102,7 @@ def _integer_values(network: Network, inputs: Sequence[Tensor]) -> _Integers:
         elif isinstance(expr, Apply):
             operands = [values[id(n)] for n in expr.inputs]
             if expr.op in _LAYERS and isinstance(expr.attrs["dtype"], QuantizedDType):
-                results = (_layer(expr, operands, found),)
+                results = (_layer(expr, operands, found, sizes),)
             else:
                 results = run_op(expr, operands, sizes)
                 if expr.op == "reshape" and (whole := found.sums.get(id(expr.inputs[0]))) is not None:
@@ -114,9 +115,9 @@ def _integer_values(network: Network, inputs: Sequence[Tensor]) -> _Integers:
 _LAYERS = ("qconv2d", "qlinear")
 
 
-def _layer(expr: Apply, operands: Sequence[Tensor], found: _Integers) -> Tensor:
+def _layer(expr: Apply, operands: Sequence[Tensor], found: _Integers, sizes: Mapping[str, int]) -> Tensor:
     """The layer in two: its sums in steps of the result, float32, and their rounding."""
-    attrs = dict(expr.attrs)
+    attrs = sizes_at(dict(expr.attrs), sizes)
     lo, hi, ratio, dtype = (attrs[k] for k in ("lo", "hi", "ratio", "dtype"))
     t = apply(expr.op, *operands[:5], **{**attrs, "lo": 0, "hi": 0, "ratio": 0.0, "dtype": "float32"})
     residual = operands[5] if len(operands) > 5 else None
@@ -186,7 +187,9 @@ class _Straight:
         scale, slope = self.network.scales.get(name, _PLAIN)
         added = [n for n in (region.bias, region.residual) if n is not None]
         operands = [self._operand(region.layer, at) for at in range(2)]
-        y = IntegerLayer(region.layer, whole, slope)(*operands, scale, *(self.values[id(n)] for n in added))
+        attrs = sizes_at(dict(region.layer.attrs), self.sizes)
+        layer = IntegerLayer(region.layer, attrs, whole, slope)
+        y = layer(*operands, scale, *(self.values[id(n)] for n in added))
         if self.seen is not None:
             self._note(name, region, whole)
         return y

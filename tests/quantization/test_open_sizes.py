@@ -6,11 +6,13 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
+from megengine.autodiff import GradManager
 from megengine.convert.onnx import export_qdq, load
 from megengine.core.errors import CalibrationError
 from megengine.plan import compile as compile_plan
-from megengine.quantization import quantize_model
+from megengine.quantization import prepare_qat, quantize_model
 from megengine.quantization.checks import verify
+from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule
 from megengine.traced_module.formats import native
 from tests.convert.test_onnx_open_sizes import NETS, data, runtime
@@ -40,6 +42,36 @@ def test_exact_at_sizes_that_were_not_calibrated(name, tmp_path):
         difference = np.abs(exported(x) - qdq(x).numpy())
         # float sums may fall on the other side of a step; in QDQ files the state of a recurrent layer is not rounded
         assert np.quantile(difference, 0.5) < (5e-3 if name == "tagger" else 1e-5), x.shape
+
+
+PADDED = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[N,3,H,W] x) => (float[N,4,h,w] y)
+    { c = Conv <auto_pad="SAME_UPPER", strides=[2,2]> (x, w)
+      r = Relu (c)
+      y = Conv <auto_pad="SAME_LOWER", strides=[2,2], group=4> (r, d) }"""
+
+
+def test_training_at_sizes_other_than_the_example():
+    """Paddings that follow from the sizes are those of each batch, forwards and backwards."""
+    rng, model = np.random.default_rng(0), onnx.parser.parse_model(PADDED)
+    for name, shape in {"w": (4, 3, 3, 3), "d": (4, 1, 3, 3)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name))
+    batches = [rng.normal(size=shape).astype(np.float32) for shape in ((1, 3, 17, 22), (2, 3, 8, 9), (1, 3, 6, 6))]
+    for x in batches:
+        fixed = prepare_qat(load(model, input_shapes=x.shape), calibration=[x]).train()
+        of_any = prepare_qat(load(model), calibration=[x]).train()
+        gradients = []
+        for module in (of_any, fixed):
+            names, parameters = zip(*module.named_parameters(), strict=True)
+            manager = GradManager().attach(list(parameters))
+            with manager:
+                manager.backward((module(Tensor(x)) ** 2).sum())
+            gradients.append({name: p.grad.numpy() for name, p in zip(names, parameters, strict=True)})
+        for name, gradient in gradients[0].items():
+            np.testing.assert_allclose(gradient, gradients[1][name], rtol=1e-5, atol=1e-6)
+        converted = of_any.eval().convert()
+        np.testing.assert_array_equal(of_any(Tensor(x)).numpy(), converted(Tensor(x)).numpy())
 
 
 def rotated():
