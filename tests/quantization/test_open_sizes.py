@@ -57,7 +57,7 @@ def test_training_at_sizes_other_than_the_example():
     rng, model = np.random.default_rng(0), onnx.parser.parse_model(PADDED)
     for name, shape in {"w": (4, 3, 3, 3), "d": (4, 1, 3, 3)}.items():
         model.graph.initializer.append(numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name))
-    batches = [rng.normal(size=shape).astype(np.float32) for shape in ((1, 3, 17, 22), (2, 3, 8, 9), (1, 3, 6, 6))]
+    batches = [rng.normal(size=shape).astype(np.float32) for shape in ((1, 3, 17, 22), (1, 3, 8, 9), (1, 3, 6, 6))]
     for x in batches:
         fixed = prepare_qat(load(model, input_shapes=x.shape), calibration=[x]).train()
         of_any = prepare_qat(load(model), calibration=[x]).train()
