@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import is_float
 from megengine.core.errors import DeviceError, OptionError, ShapeError
+from megengine.core.sizes import is_open
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.kernels.reference.resize import cubic_weights
@@ -25,6 +27,7 @@ from megengine.ops.common import (
     operands,
     pair,
     rounded_to,
+    size_tensor,
 )
 from megengine.ops.matmul import product
 from megengine.tensor import Tensor
@@ -33,14 +36,27 @@ _VISION = "megengine.functional.vision"
 BORDERS = ("replicate", "reflect", "reflect_101", "wrap", "constant", "isolated", "transparent")
 
 
+def _limit(n: int, like: Tensor) -> Any:
+    """A length that positions are compared with; an open one is computed."""
+    return cast(size_tensor(n, device=like.device), like.dtype) if is_open(n) else n
+
+
+def _clamped(at: Tensor, n: int) -> Tensor:
+    """Positions in 0..n-1: those beyond the ends are at the ends."""
+    if not is_open(n):
+        return apply("clip", at, lo=0.0, hi=float(n - 1))
+    return apply("minimum", apply("maximum", at, as_tensor(0, like=at)), _limit(n, at) - 1)
+
+
 def _into(index: Tensor, n: int, border: str) -> Tensor:
     """Integer positions mapped into 0..n-1 by the rule `border` (OpenCV's names)."""
     if border in ("replicate", "constant"):
-        return apply("clip", index, lo=0.0, hi=float(n - 1))
-    if border == "wrap":
-        return index % n
+        return _clamped(index, n)
     if n == 1:
         return index * 0
+    n = _limit(n, index)
+    if border == "wrap":
+        return index % n
     period, last = (2 * n, 2 * n - 1) if border == "reflect" else (2 * n - 2, 2 * n - 2)
     inside = index % period
     return apply("minimum", inside, last - inside)
@@ -74,8 +90,8 @@ def sample(
             rows, columns = _into(yi, h, border), _into(xi, w, border)
             pixel = apply("index", x, batch, rows, columns, pattern=("i", (None, None, None), "i", "i"))
             if border == "constant":
-                inside = apply("logical_and", apply("logical_and", yi >= 0, yi < h), xi >= 0)
-                inside = apply("logical_and", inside, xi < w)
+                inside = apply("logical_and", apply("logical_and", yi >= 0, yi < _limit(h, yi)), xi >= 0)
+                inside = apply("logical_and", inside, xi < _limit(w, xi))
                 pixel = apply("where", _last(inside), pixel, as_tensor(value, like=pixel))
             if wy is not None and wx is not None:
                 pixel = pixel * _last(wy * wx)
@@ -331,12 +347,21 @@ def roi_align(
     return apply("transpose", y, perm=(0, 3, 1, 2))
 
 
-def roi_means(
-    x: Tensor, rois: Tensor, pictures: Tensor, *, size: tuple[int, int], samples: int, scale: float, shifted: bool
+def roi_samples(
+    x: Tensor,
+    rois: Tensor,
+    pictures: Tensor,
+    *,
+    size: tuple[int, int],
+    samples: int,
+    scale: float,
+    shifted: bool,
+    mode: str = "avg",
 ) -> Tensor:
     """Regions [R,4] (x0, y0, x1, y1) of x [N,C,H,W] as ONNX has them: [R,C,*size].
 
     Samples up to one pixel outside count as on the edge, others as 0; without `shifted` no region is below one pixel.
+    Mode "avg" takes the mean of a cell's samples, "max" the largest part of one of four pixels in one of them.
     """
     corners = rois * scale - (0.5 if shifted else 0.0)
     x0, y0, x1, y1 = (corners[:, k : k + 1] for k in range(4))
@@ -348,15 +373,29 @@ def roi_means(
     points = [start + length * _fractions(cells, axis, x) for axis, (start, length) in enumerate(starts)]
     inside, clipped = None, []
     for at, length in zip(points, x.shape[2:], strict=True):
-        here = apply("logical_and", at >= -1, at <= length)
+        here = apply("logical_and", at >= -1, at <= _limit(length, at))
         inside = here if inside is None else apply("logical_and", inside, here)
-        clipped.append(apply("clip", at, lo=0.0, hi=float(length - 1)))
+        clipped.append(_clamped(at, length))
     batch = apply("reshape", cast(pictures, INT32), shape=(n, 1))
-    pixels = sample(x, batch, *clipped, border="replicate")
+    taken = sample if mode == "avg" else _largest_part
+    pixels = taken(x, batch, *clipped, border="replicate")
     assert inside is not None
     pixels = apply("where", _last(inside), pixels, Tensor(0.0, dtype=pixels.dtype))
     pixels = apply("reshape", pixels, shape=(n, *size, samples * samples, x.shape[1]))
-    return apply("transpose", apply("mean", pixels, axis=(3,), keepdims=False), perm=(0, 3, 1, 2))
+    reduce = "mean" if mode == "avg" else "max"
+    return apply("transpose", apply(reduce, pixels, axis=(3,), keepdims=False), perm=(0, 3, 1, 2))
+
+
+def _largest_part(x: Tensor, batch: Tensor, ys: Tensor, xs: Tensor, *, border: str) -> Tensor:
+    """As `sample`, but of the four weighed pixels the largest, not their sum."""
+    parts = []
+    for yi, wy in _neighbours(ys, "linear"):
+        for xi, wx in _neighbours(xs, "linear"):
+            rows, columns = (_into(i, n, border) for i, n in zip((yi, xi), x.shape[2:], strict=True))
+            pixel = apply("index", x, batch, rows, columns, pattern=("i", (None, None, None), "i", "i"))
+            assert wy is not None and wx is not None
+            parts.append(pixel * _last(wy * wx))
+    return functools.reduce(lambda a, b: apply("maximum", a, b), parts)
 
 
 def _fractions(cells: tuple[int, int, int, int], axis: int, like: Tensor) -> Tensor:

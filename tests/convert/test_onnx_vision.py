@@ -6,8 +6,11 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from megengine.convert.onnx import load_graph
+from megengine.convert.onnx.exporter import to_model
 from megengine.core.errors import FileFormatError
+from megengine.tensor import Tensor
 from megengine.traced_module import interpret
+from tests.helpers.onnx_runtime import answers, session_of
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -25,6 +28,10 @@ MODELS = {
         i = Constant <value = int64[3] {1, 0, 1}> ()
         y = RoiAlign <output_height = 2, output_width = 3, sampling_ratio = 1,
                       coordinate_transformation_mode = 'output_half_pixel'> (x, r, i)
+    }""",
+    "largest_regions": """g (float[2,4,5,6] x, float[3,4] r) => (float[3,4,2,3] y) {
+        i = Constant <value = int64[3] {1, 0, 1}> ()
+        y = RoiAlign <output_height = 2, output_width = 3, sampling_ratio = 2, mode = 'max'> (x, r, i)
     }""",
     "columns": """g (float[1,12,8] x) => (float[1,2,5,4] y) {
         size = Constant <value = int64[2] {5, 4}> ()
@@ -92,12 +99,44 @@ def test_batch_norm_in_training():
         ("grid", "'bilinear'", "'spline'", "mode 'spline', padding_mode 'zeros'; expected of"),
         ("response", "size = 3", "size = 0", "size is 0, its input"),
         ("length", "p = 1", "p = 3", "p is 3; expected 1 or 2"),
-        ("regions", "sampling_ratio = 2", "mode = 'max'", "mode is 'max', sampling_ratio 0; supported are means"),
+        ("regions", "sampling_ratio = 2", "mode = 'max'", "mode is 'max', sampling_ratio 0; supported are avg and max"),
     ],
 )
 def test_what_is_refused(name, old, new, match):
     with pytest.raises(FileFormatError, match=match):
         load_graph(parsed(MODELS[name].replace(old, new)).SerializeToString())
+
+
+OPEN = {
+    "regions": """g (float[b,4,h,w] x, float[n,4] r, int64[n] i) => (float[n,4,2,3] y) {
+        y = RoiAlign <output_height = 2, output_width = 3, sampling_ratio = 2, spatial_scale = 0.5> (x, r, i)
+    }""",
+    "pieces": """g (float[b,t,1] x) => (float[b,p,9,2] y) {
+        hop = Constant <value = int64 {5}> ()
+        size = Constant <value = int64 {16}> ()
+        y = STFT <onesided = 1> (x, hop, , size)
+    }""",
+}
+CALLS = {
+    "regions": [((2, 4, 5, 6), (3, 4), (3,)), ((1, 4, 20, 9), (1, 4), (1,))],
+    "pieces": [((1, 40, 1),), ((3, 16, 1),), ((2, 33, 1),)],
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_samples_and_pieces_of_open_sizes(name):
+    model = parsed(OPEN[name])
+    session, graph = session_of(model), load_graph(model.SerializeToString())
+    again = load_graph(to_model(graph).SerializeToString())
+    for shapes in CALLS[name]:
+        rng = np.random.default_rng(0)
+        arrays = [rng.uniform(-1, 9, shape).astype(np.float32) for shape in shapes]
+        if name == "regions":
+            arrays[2] = np.arange(len(arrays[2])) % len(arrays[0])
+        (wanted,) = answers(session, arrays)
+        for one in (graph, again):
+            (got,) = interpret(one, [Tensor(a, dtype=a.dtype) for a in arrays])
+            np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-4, atol=2e-4)
 
 
 def test_offsets_of_a_convolution_want_equal_padding():

@@ -10,6 +10,7 @@ from megengine.convert.onnx.context import OnnxNode, Value, composition, rule, s
 from megengine.core.dtype import storage_of
 from megengine.dispatch import apply
 from megengine.logger import get_logger
+from megengine.ops.common import counting
 from megengine.tensor import Tensor
 
 
@@ -71,8 +72,8 @@ def stft(node: OnnxNode, x: Tensor, step: Tensor, window: Tensor | None = None, 
         raise node.fail(
             f"pieces of {size} at every {hop} of a signal {x.shape}; expected positive, and a window as long"
         )
-    starts = np.arange(0, wide.shape[1] - size + 1, hop)
-    pieces = wide[:, Tensor._wrap(starts[:, None] + np.arange(size))]
+    starts = counting((wide.shape[1] - size) // hop + 1).reshape(-1, 1) * hop
+    pieces = wide[:, starts + Tensor._wrap(np.arange(size))]
     if window is not None:
         pieces = pieces * window.reshape(-1, 1)
     return _transformed(pieces, size, size // 2 + 1 if node.attr("onesided", 1) else size, inverse=False)

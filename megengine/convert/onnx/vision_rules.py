@@ -9,7 +9,7 @@ from megengine.core.sizes import is_open
 from megengine.dispatch import apply
 from megengine.ops.common import counting, size_tensor
 from megengine.ops.grid import BORDERS, INTERPOLATIONS, grid_sample
-from megengine.ops.sampling import deformable_conv2d, roi_means
+from megengine.ops.sampling import deformable_conv2d, roi_samples
 from megengine.tensor import Tensor
 
 _INTERPOLATIONS = {"bilinear": "linear", "bicubic": "cubic"}  # names before opset 20
@@ -87,14 +87,17 @@ def unit_length(node: OnnxNode, x: Value) -> Value:
 
 @composition("RoiAlign")
 def regions(node: OnnxNode, x: Tensor, rois: Tensor, pictures: Tensor) -> Tensor:
-    """Means of samples in the cells of regions."""
+    """Means, or largest values, of samples in the cells of regions."""
     size = (int(node.attr("output_height", 1)), int(node.attr("output_width", 1)))
     samples, mode = int(node.attr("sampling_ratio", 0)), node.attr("mode", "avg")
-    if mode != "avg" or samples < 1:
-        raise node.fail(f"mode is {mode!r}, sampling_ratio {samples}; supported are means of a fixed number of samples")
+    if mode not in ("avg", "max") or samples < 1:
+        raise node.fail(
+            f"mode is {mode!r}, sampling_ratio {samples}; supported are avg and max of a fixed number of samples: set "
+            "sampling_ratio to 2, or what the network was trained with, before the export"
+        )
     shifted = node.attr("coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "") == "half_pixel"
     scale = float(node.attr("spatial_scale", 1.0))
-    return roi_means(x, rois, pictures, size=size, samples=samples, scale=scale, shifted=shifted)
+    return roi_samples(x, rois, pictures, size=size, samples=samples, scale=scale, shifted=shifted, mode=mode)
 
 
 @composition("DeformConv")
