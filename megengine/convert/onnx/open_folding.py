@@ -10,6 +10,7 @@ import numpy as np
 
 from megengine.convert.onnx.context import OnnxNode, spec_of
 from megengine.convert.onnx.open_values import is_open_array, of_dtype, settled
+from megengine.core.dtype import storage_of
 from megengine.core.sizes import is_below, is_open, largest, least
 
 MOST = 1 << 10  # elements of an array with open sizes: shapes, and a few numbers made of them
@@ -29,7 +30,7 @@ def _dtype_of(node: OnnxNode) -> np.dtype:
         return node.dtype(node.attr("to", 0))
     if node.op_type in _TRUTHS:
         return np.dtype(np.bool_)
-    return spec_of(node.input(int(node.op_type == "Where"))).dtype
+    return storage_of(spec_of(node.input(int(node.op_type == "Where"))).dtype)
 
 
 def _folded(node: OnnxNode, inputs: list[np.ndarray | None]) -> list[np.ndarray] | None:
