@@ -382,8 +382,8 @@ def roi_samples(
     assert inside is not None
     pixels = apply("where", _last(inside), pixels, Tensor(0.0, dtype=pixels.dtype))
     pixels = apply("reshape", pixels, shape=(n, *size, samples * samples, x.shape[1]))
-    reduce = "mean" if mode == "avg" else "max"
-    return apply("transpose", apply(reduce, pixels, axis=(3,), keepdims=False), perm=(0, 3, 1, 2))
+    cells_of = apply("mean" if mode == "avg" else "max", pixels, axis=(3,), keepdims=False)
+    return apply("transpose", cells_of, perm=(0, 3, 1, 2))
 
 
 def _largest_part(x: Tensor, batch: Tensor, ys: Tensor, xs: Tensor, *, border: str) -> Tensor:
