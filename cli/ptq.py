@@ -159,6 +159,13 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     help="Train scales, biases and weights to follow the float network, without labels; 0: not.  "
     "[default: of --effort]",
 )
+@click.option(
+    "--vary/--no-vary",
+    default=None,
+    help="Show --rounding gptaq and adaround and --distillation half of the pictures in less contrast, where "
+    "weights have fewer than 8 bits.  "
+    "[default: of --effort]",
+)
 @click.option("--bias-correction/--no-bias-correction", default=True, show_default=True)
 @click.option("--profile", type=Choice(list(PROFILES)), default="x86", show_default=True, help="Target.")
 @click.option(

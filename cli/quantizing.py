@@ -100,6 +100,7 @@ def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> 
         "equalization": "yes" if config.equalize else "no",
         "smoothing": "yes" if config.smooth else "no",
         "distillation": counted(config.distillation, "pass") if config.distillation else "no",
+        "less contrast": "yes" if config.vary else "no",
         "bias correction": "yes" if config.bias_correction else "no",
         "profile": config.target.name,
         "rules": ", ".join(map(str, config.rules)) or "none",

@@ -26,6 +26,7 @@ from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.freeze import Frozen
 from megengine.quantization.pipeline.student import Student
 from megengine.quantization.pipeline.training_run import run_watched
+from megengine.quantization.pipeline.varied import takes_pictures, varied, with_variety
 from megengine.quantization.ranges import Batch, Progress, as_samples, as_tensors, sample_number
 from megengine.serialization import load, save
 from megengine.tensor import Tensor
@@ -69,6 +70,7 @@ def distill(
     *,
     epochs: int,
     int_bias: bool = False,
+    vary: bool = False,
     state: Path | None = None,
     progress: Progress | None = None,
 ) -> Frozen:
@@ -82,6 +84,7 @@ def distill(
         data: inputs; of more than `SAMPLES` the first ones count.
         epochs: passes over the samples.
         int_bias: biases are whole numbers of steps.
+        vary: half of the samples that train are shown in less contrast, all that are held out in both.
         state: file that keeps the training after each pass; an interrupted one goes on from it to the same bits.
         progress: called with ("distillation", samples done, all).
 
@@ -93,11 +96,13 @@ def distill(
     if len(samples) < LEAST or not results or not frozen.weights or not _has_gradient(graph):
         return frozen
     names = cuts(graph, annotation.edges, VALUES // len(samples))
-    lessons = [_lesson(graph, sample, results, names) for sample in samples]
-    held, training = lessons[HELD_OUT - 1 :: HELD_OUT], [x for i, x in enumerate(lessons, 1) if i % HELD_OUT]
+    held, training = samples[HELD_OUT - 1 :: HELD_OUT], [x for i, x in enumerate(samples, 1) if i % HELD_OUT]
+    if vary and takes_pictures(graph):
+        held, training = [*held, *map(varied, held)], with_variety(training, graph)
+    held, training = ([_lesson(graph, x, results, names) for x in part] for part in (held, training))
     student = Student(graph, annotation, frozen, int_bias)
     run = _Training(student, results, training, epochs)
-    key = _key(frozen, samples, epochs)
+    key = _key(frozen, [lesson.sample for lesson in (*held, *training)], epochs)
     start = score(student, results, held)
     best = run.restore(state, key) if state is not None and state.exists() else _best(start, student)
     while run.passes < epochs:

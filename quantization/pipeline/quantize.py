@@ -22,6 +22,7 @@ from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.refine import refine
 from megengine.quantization.pipeline.report import QuantReport, report_of
 from megengine.quantization.pipeline.smooth import smoothed
+from megengine.quantization.pipeline.varied import has_few_bits
 from megengine.quantization.ranges import Data, Progress, Statistics, TensorStatistics, as_samples, require_repeatable
 from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.graph import InternalGraph
@@ -186,10 +187,9 @@ def convert(
         frozen, config, undone = refined.frozen, refined.config, refined.undone
     int_bias = config.target.bias == "int32"
     if config.distillation:
-        epochs = config.distillation
-        frozen = distill(
-            graph, annotation, frozen, calibration, epochs=epochs, int_bias=int_bias, state=state, progress=progress
-        )
+        epochs, vary = config.distillation, config.vary and has_few_bits(frozen)
+        more = {"int_bias": int_bias, "vary": vary, "state": state, "progress": progress}
+        frozen = distill(graph, annotation, frozen, calibration, epochs=epochs, **more)
     qdq = materialize(graph, frozen)
     integer = integerize(fold(qdq), int_bias=int_bias)
     report = report_of(graph, integer, annotation, undone)

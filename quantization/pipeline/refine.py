@@ -18,6 +18,7 @@ from megengine.quantization.pipeline.judging import HARM, Judges
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.moments import observe_products
 from megengine.quantization.pipeline.sequential import drawn, rounded_in_turn
+from megengine.quantization.pipeline.varied import has_few_bits, with_variety
 from megengine.quantization.ranges import Progress, TensorStatistics
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -55,6 +56,8 @@ def refine(
     rounded, choices = {"nearest": frozen}, []
     if config.rounding in IN_TURN:  # none of the choices has seen the samples that judge, if others are enough
         calibration = drawn(calibration, graph, judges.samples if judges else ())
+        if config.vary and has_few_bits(frozen):
+            calibration = with_variety(calibration, graph)
         biases, learned = config.bias_correction, config.rounding == "adaround"
         one = rounded_in_turn(graph, annotation, frozen, calibration, biases=biases, learned=learned, progress=progress)
         choices.append(Refined(one, config))
