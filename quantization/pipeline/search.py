@@ -180,6 +180,8 @@ class _Search:
 
     def _finer(self, moves: list[Move], word: str) -> None:
         """Results, or layers, that take more bits, as many as the budgets ask for."""
+        if self.budget.latency is None and self._accurate(moves):
+            return None
         if PRECISIONS[word][1] is not None:
             more = self._edge_moves(PRECISIONS[word][1])
             noise = self._noises(more, lambda move: self.mixer.rounded_edge(move[0]))
@@ -211,17 +213,20 @@ class _Search:
 
     def _halve(self, moves: list[Move], more: list[Move]) -> None:
         """The fewest further moves that are accurate enough; all where none are."""
-        only = replace(self.budget, bytes=None, latency=None)
         low, high = 0, len(more)
         for _ in range(STEPS):
             if low >= high:
                 break
             middle = (low + high) // 2
-            if only.missed(self._point([*moves, *more[:middle]]), self.state.points[0]):
-                low = middle + 1
-            else:
+            if self._accurate([*moves, *more[:middle]]):
                 high = middle
+            else:
+                low = middle + 1
         self._point([*moves, *more[:high]])
+
+    def _accurate(self, moves: list[Move]) -> bool:
+        only = replace(self.budget, bytes=None, latency=None)
+        return not only.missed(self._point(moves), self.state.points[0])
 
     def _use_time(self, moves: list[Move], costs: dict[Move, float], noise: dict[Move, float]) -> None:
         """Moves that take the most noise for their time, until the time that the budget allows is used."""

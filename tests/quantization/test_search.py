@@ -35,6 +35,9 @@ def test_a_budget_of_bytes_is_kept(net, tmp_path):
     assert all(rule.endswith("=w4a8") for rule in found.best.rules)
     saved = native.load(tmp_path / "best.mgt")
     assert room.stored_bytes(saved.graph) == found.best.bytes
+    kept = search(graph, data, judges, Budget(bytes=limit, sqnr_db=1), FAST)
+    assert kept.best == found.best or kept.best.bytes <= limit
+    assert not any(key.endswith("16") for key in kept.noise), "results are not looked at where the accuracy is kept"
 
 
 def test_a_budget_of_noise_is_kept(net):
