@@ -13,6 +13,7 @@ from megengine.cli.recipes import NOT_IN_FILES, settable
 from megengine.core.errors import FileFormatError
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.formats.native import digest
+from megengine.traced_module.ir.names import END_NAMES
 
 METADATA = "megengine.record"  # under which a model stores its record
 REPEATED = "megengine.repeated"  # under which the context of a command holds the record that it repeats
@@ -76,7 +77,8 @@ def _plain(value: Any) -> Any:
 
 def digest_of(graph: InternalGraph) -> str:
     """SHA-256 of a graph of ops: its expressions, constants and metadata, whatever file they came from."""
-    return hashlib.sha256(repr((digest(graph), sorted(graph.metadata.items()))).encode()).hexdigest()
+    about = {key: text for key, text in graph.metadata.items() if key != END_NAMES}
+    return hashlib.sha256(repr((digest(graph), sorted(about.items()))).encode()).hexdigest()
 
 
 def to_metadata(record: Mapping[str, Any]) -> dict[str, str]:

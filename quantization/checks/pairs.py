@@ -15,8 +15,9 @@ from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.names import STAND_INS
 
-_ALSO = ("", "_dq", "_int", "_rq")  # what stands for a value in a quantized network
+_ALSO = ("", *STAND_INS)  # what stands for a value in a quantized network
 
 
 @dataclass(frozen=True, slots=True)

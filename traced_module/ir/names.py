@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from megengine.traced_module.ir.node import Node
 
+END_NAMES = "onnx.names"  # metadata of a graph: what an ONNX file calls its inputs and results, by their nodes
+STAND_INS = ("_dq", "_int", "_rq")  # behind the name of a value: what stands for it in a quantized network
 _NOT_IDENTIFIER = re.compile(r"\W")
 _COUNTED = re.compile(r"(.*)_(\d+)")
 _RESERVED = frozenset(dir(builtins))

@@ -20,6 +20,7 @@ from megengine.module import Module
 from megengine.serialization import save, write_atomically
 from megengine.traced_module.ir.expr import CallFunction
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.names import END_NAMES
 from megengine.traced_module.nesting import nests
 from megengine.traced_module.source.arguments import entries_of_graph
 from megengine.traced_module.source.body import Imports
@@ -87,7 +88,7 @@ def save_source(traced: TracedModule | InternalGraph, path: str | os.PathLike[st
     if path.suffix != ".py":
         raise OptionError(f"save_source: {path.name!r} does not end in .py; it is a file to import")
     file = _File(traced, name)
-    if lost := sorted({key for graph in file.top.graphs for key in graph.metadata}):
+    if lost := sorted({key for graph in file.top.graphs for key in graph.metadata if key != END_NAMES}):
         get_logger(__name__).warning(
             f"save_source: Python source holds no metadata: {', '.join(map(repr, lost))} of the graph is not written; "
             "keep a .mgt, .tm or .onnx file too"

@@ -16,6 +16,7 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill WRITERS)
     write_rules,
     write_window_rules,
 )
+from megengine.convert.onnx.end_names import restore
 from megengine.convert.onnx.writing import OLDER, WRITERS, NewerOpsetError, Writer, attribute, quantized, utf8
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, OptionError
@@ -25,6 +26,7 @@ from megengine.dispatch import NoRule, OnnxWriter, no_onnx, registry
 from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.names import END_NAMES
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.sizes import counting
 from megengine.traced_module.tracing.entry import lower
@@ -86,11 +88,13 @@ def _model_proto(graph: InternalGraph, opset: int) -> "onnx.ModelProto":
     w = Writer(opset, write_graph=_graph_proto)
     w.taken.update(node.name for expr in graph.exprs() for node in expr.outputs)
     made = _graph_proto(w, graph, graph.inputs)
+    restore(made, graph)
     opsets = [onnx.helper.make_opsetid("", opset)]
     version = onnx.helper.find_min_ir_version_for(opsets)
     proto = onnx.helper.make_model(made, opset_imports=opsets, ir_version=version)
     proto.producer_name = "megengine"
-    onnx.helper.set_model_props(proto, {utf8(key): utf8(value) for key, value in texts(graph.metadata).items()})
+    about = {utf8(key): utf8(value) for key, value in texts(graph.metadata).items() if key != END_NAMES}
+    onnx.helper.set_model_props(proto, about)
     _check(proto, opset)
     return proto
 

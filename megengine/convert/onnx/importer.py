@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
     contrib_rules,
+    end_names,
     image_rules,
     index_rules,
     math_rules,
@@ -52,6 +53,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.traced_module import InternalGraph, TracedModule
 from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.ir.names import END_NAMES
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
 
@@ -178,13 +180,14 @@ class _Importer:
     # of the graph that is read, then those around it
     values: ChainMap[str, Any] = field(default_factory=lambda: ChainMap({}))
     captured: dict[int, tuple[str, TensorNode, TensorNode]] = field(default_factory=dict)
+    asked: list[tuple[str, Any]] = field(default_factory=list)  # the inputs that a call gives
     missing: set[str] = field(default_factory=set)  # results of refused nodes, of which no shape is known
 
     def run(self) -> InternalGraph:
         source = self.model.graph
         self.opset = opset_of(self.model)
         self.graph = InternalGraph(name=_clean(source.name, "onnx"))
-        self.graph.metadata = {entry.key: entry.value for entry in self.model.metadata_props}
+        self.graph.metadata = {entry.key: entry.value for entry in self.model.metadata_props if entry.key != END_NAMES}
         self.shared: dict[str, dict] = {"constants": {}, "keep": {}, "names": {}}
         self.used = {*names_read(source.node), *(item.name for item in source.output)}
         unknown, refused = unknown_operators(source, max(self.opset, FIRST), self.fixed)
@@ -204,8 +207,11 @@ class _Importer:
                 self._stand_in(node)
         if refused:
             raise refused[0] if len(refused) == 1 else _together(refused)
-        set_outputs(self.graph, [y for item in source.output for y in self._outputs(item.name)])
+        results = [(name, y) for item in source.output for name, y in self._outputs(item.name)]
+        set_outputs(self.graph, [y for _, y in results])
         remove_dead(self.graph)
+        inputs = [(node.name, name) for name, node in self.asked]
+        self.graph.metadata |= end_names.noted(inputs, [(y.name, name) for name, y in results])
         return self.graph
 
     def _stand_in(self, node: onnx.NodeProto) -> None:
@@ -259,7 +265,8 @@ class _Importer:
                 raise FileFormatError(
                     f"the input {item.name!r} has the shape {brief(spec.shape)}, larger than any memory"
                 )
-            self._define(item.name, add_input(self.graph, _clean(item.name, "input"), spec))
+            self.asked.append((item.name, add_input(self.graph, _clean(item.name, "input"), spec)))
+            self._define(*self.asked[-1])
         self.examples.check()
 
     def _fix(self, item: onnx.ValueInfoProto) -> bool:
@@ -417,12 +424,13 @@ class _Importer:
             raise FileFormatError(f"the output {name!r} is made by no node; the file is damaged")
         return self._reached(name, self.values[name])
 
-    def _outputs(self, name: str) -> list[Any]:
-        """An output of the model; each value of a sequence is one."""
+    def _outputs(self, name: str) -> list[tuple[str, Any]]:
+        """An output of the model with its name; each value of a sequence is one."""
         value = self._made_value(name)
         if not isinstance(value, Group) or not value.values:
-            return [self._output(name, value)]
-        return [self._output(f"{name}_{place}", one) for place, one in enumerate(value.values)]
+            return [(name, self._output(name, value))]
+        named = ((f"{name}_{place}", one) for place, one in enumerate(value.values))
+        return [(label, self._output(label, one)) for label, one in named]
 
     def _output(self, name: str, value: Any) -> Any:
         if isinstance(value, Group):

@@ -1,0 +1,82 @@
+"""Names of inputs and results: programs ask a file for these, so a file that is read and written again keeps them.
+
+Nodes of graphs have names of their own: `gpu_0/data_0` is no identifier, and a result is called like the node that
+makes it. What the file said stands in the graph's metadata, by the names of the nodes.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.names import END_NAMES, STAND_INS
+
+if TYPE_CHECKING:
+    import onnx
+
+Pairs = Sequence[tuple[str, str]]  # name of a node, name in the file
+
+
+def noted(inputs: Pairs, results: Pairs) -> dict[str, str]:
+    """The metadata that holds the names of a file; empty where those of the nodes are the same."""
+    if all(node == name for node, name in (*inputs, *results)):
+        return {}
+    return {END_NAMES: json.dumps({"inputs": dict(inputs), "outputs": [*map(list, results)]}, sort_keys=True)}
+
+
+def restore(made: "onnx.GraphProto", graph: InternalGraph) -> None:
+    """Give inputs and results of a written graph the names that the metadata of its graph holds for their nodes.
+
+    Nodes that an edit renamed, and those that were added, keep the names that they have.
+    """
+    inputs, results = _stored(graph.metadata)
+    wanted = {item.name: inputs.get(node.name) for item, node in zip(made.input, graph.inputs, strict=True)}
+    left = list(results)
+    for item, node in zip(made.output, graph.outputs, strict=True):
+        known = (node.name, *map(node.name.removesuffix, STAND_INS))
+        found = next((one for one in left if one[0] in known), None)
+        wanted[item.name] = None if found is None else found[1]
+        if found is not None:
+            left.remove(found)
+    names = {old: new or old for old, new in wanted.items()}
+    if len({*names.values()}) < len(names):
+        return  # two would have one name
+    used = {name for one in (made, *_bodies(made)) for name in _defined(one)}
+    for new in sorted({*names.values()} & used - {*names}):  # a value inside the graph makes room
+        names[new] = next(name for count in range(1, len(used) + 2) if (name := f"{new}_{count}") not in used)
+        used.add(names[new])
+    for one in (made, *_bodies(made)):
+        _rename(one, names)
+
+
+def _stored(metadata: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Names of inputs and results by their nodes; none where the text is not what `noted` writes."""
+    try:
+        found: Any = json.loads(metadata.get(END_NAMES, "{}"))
+        inputs = {str(node): str(name) for node, name in found.get("inputs", {}).items()}
+        return inputs, [(str(node), str(name)) for node, name in found.get("outputs", [])]
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return {}, []
+
+
+def _bodies(graph: "onnx.GraphProto") -> Iterator["onnx.GraphProto"]:
+    """The graphs inside the nodes of a graph, and those inside them."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield body
+                yield from _bodies(body)
+
+
+def _defined(graph: "onnx.GraphProto") -> Iterable[str]:
+    yield from (item.name for item in (*graph.input, *graph.initializer, *graph.output))
+    for node in graph.node:
+        yield from node.output
+
+
+def _rename(graph: "onnx.GraphProto", names: Mapping[str, str]) -> None:
+    for item in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        item.name = names.get(item.name, item.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]

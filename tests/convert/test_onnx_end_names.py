@@ -1,0 +1,117 @@
+"""Names of inputs and results in files that are read and written again."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import parser
+
+from megengine.convert.onnx import export, export_qdq, load, load_graph
+from megengine.convert.onnx.exporter import to_model
+from megengine.quantization import quantize_model
+from megengine.traced_module.formats import native as files
+from megengine.traced_module.source import save_source
+
+NET = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[N, 3, 6, 6] picture, float[4, 3, 3, 3] weight) => (float[N, 4, 4, 4] scores, float[N, 4, 1, 1] total)
+{
+    filtered = Conv (picture, weight)
+    scores = Relu (filtered)
+    total = GlobalAveragePool (scores)
+}
+"""
+NAMES = {"picture": "gpu_0/data:0", "scores": "42", "total": "the total"}
+
+
+@pytest.fixture
+def model():
+    """A network whose ends have names that are no identifiers, and whose nodes have others."""
+    proto = parser.parse_model(NET)
+    weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
+    del proto.graph.input[1]
+    for place, node in enumerate(proto.graph.node):
+        node.name = ("/body/Conv", "scores", "/pool/Mean")[place]
+        node.input[:] = [NAMES.get(name, name) for name in node.input]
+        node.output[:] = [NAMES.get(name, name) for name in node.output]
+    for item in (*proto.graph.input, *proto.graph.output):
+        item.name = NAMES.get(item.name, item.name)
+    return proto
+
+
+def ends(source):
+    proto = source if isinstance(source, onnx.ModelProto) else onnx.load(source)
+    return [[item.name for item in items] for items in (proto.graph.input, proto.graph.output)]
+
+
+def run(source, x):
+    content = source.SerializeToString() if isinstance(source, onnx.ModelProto) else str(source)
+    return onnxruntime.InferenceSession(content).run(["the total", "42"], {"gpu_0/data:0": x})
+
+
+def test_programs_that_ask_by_name_go_on_to_work(model, tmp_path):
+    x = np.random.default_rng(1).standard_normal((2, 3, 6, 6)).astype(np.float32)
+    net = load(model)
+    export(net, tmp_path / "float.onnx")
+    quantized = quantize_model(net, [x])
+    export_qdq(quantized, tmp_path / "qdq.onnx")
+    export(quantized.integer_graph, tmp_path / "integers.onnx")
+    expected = run(model, x)
+    for name, allowed in (("float", 1e-5), ("qdq", 0.3), ("integers", 0.3)):
+        path = tmp_path / f"{name}.onnx"
+        assert ends(path) == ends(model)
+        for mine, theirs in zip(run(path, x), expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=allowed)
+        export(load_graph(path), tmp_path / "again.onnx")
+        assert ends(tmp_path / "again.onnx") == ends(model)
+        assert not onnx.load(path).metadata_props
+
+
+def test_names_go_through_files_and_edits(model, tmp_path):
+    net = load(model)
+    files.save(net, tmp_path / "net.mgt")
+    again = files.load(tmp_path / "net.mgt")
+    graph = again.graph
+    graph.rename(graph.outputs[1], "mean")
+    export(again, tmp_path / "net.onnx")
+    assert ends(tmp_path / "net.onnx") == [["gpu_0/data:0"], ["42", "mean"]]
+    graph.reset_outputs(graph.outputs[0])
+    export(again, tmp_path / "net.onnx")
+    assert ends(tmp_path / "net.onnx") == [["gpu_0/data:0"], ["42"]]
+
+
+def test_source_does_not_warn_of_names(model, tmp_path, caplog):
+    save_source(load(model), tmp_path / "net.py")
+    assert not caplog.records
+
+
+def test_a_value_inside_makes_room():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[2] x, bool c) => (float[2] inner, float[2] y)
+        {
+            inner_1 = Exp (x)
+            y = If (c) <then_branch = a () => (float[2] r) { r = Neg (inner_1) },
+                        else_branch = b () => (float[2] s) { s = Abs (x) }>
+            inner = Neg (y)
+        }""")
+    for node, name in zip(proto.graph.node, ("inner", "x", "y"), strict=True):
+        node.name = name
+    made = to_model(load_graph(proto))
+    assert ends(made) == ends(proto)
+    given = {"x": np.array([1, -2], np.float32), "c": np.array(True)}
+    results = [onnxruntime.InferenceSession(m.SerializeToString()).run(None, given) for m in (made, proto)]
+    np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+STORED = ("[", "[]", '{"inputs": 3}', '{"outputs": [["y"]]}', '{"inputs": {"x": "y"}}', "[" * 9999)
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_metadata_that_somebody_else_wrote(stored):
+    graph = load_graph(
+        parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> n (float[2] x) => (float[2] y) { y = Exp (x) }')
+    )
+    graph.metadata["onnx.names"] = stored
+    assert ends(to_model(graph)) == [["x"], ["y"]]
