@@ -56,7 +56,7 @@ def test_a_constant_matrix_is_packed(leading, tb, level):
     with isa.capped(level):
         for m, k, n in SIZES:
             b = draw(n, k) if tb else draw(k, n)
-            assert product(draw(*leading, m, k), b, ta=False, tb=tb, constant=True) == "onednn_matmul_rows"
+            assert product(draw(*leading, m, k), b, ta=False, tb=tb, constant=True) == "own_matmul_rows"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,8 @@ def test_a_constant_matrix_is_packed(leading, tb, level):
     [
         ((2, 3, 4, 5), (2, 3, 5, 4), {}, "onednn_matmul", "tensors of 4 axes lie channels-last"),
         ((2, 3, 4, 5), (5, 4), {}, "onednn_matmul_rows", "x has 4 axes"),
+        ((2, 3, 4, 5), (5, 4), {}, "own_matmul_rows", "x has 4 axes"),
+        ((4, 3), (4, 5), {"transpose_a": True}, "own_matmul_rows", "(4, 3), transposed and (4, 5)"),
         ((3, 0), (0, 4), {}, "onednn_matmul", "empty tensors"),
         ((4, 3), (4, 5), {"transpose_a": True}, "onednn_matmul_rows", "(4, 3), transposed and (4, 5)"),
         ((2, 4, 3), (2, 3, 5), {}, "onednn_matmul_rows", "only rows with a matrix"),

@@ -141,7 +141,7 @@ def test_float_products_of_many_deep_rows_are_near_the_float64_reference(rows, d
     attrs = {"activation": activation}
     specs = [TensorSpec(a.shape, a.dtype) for a in (x, w, b)]
     problem = Problem("fused_linear", specs, [infer("fused_linear", specs, attrs)], attrs)
-    kernel = family("fused_linear").select(problem, {}, step=True)
+    kernel = next(k for k in family("fused_linear").kernels if k.name == "onednn_fused_linear")
     want = get_op("fused_linear").reference(*(a.astype(np.float64) for a in (x, w, b)), **attrs)
     results = []
     for threads in (1, 2):

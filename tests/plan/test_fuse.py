@@ -92,6 +92,9 @@ def test_a_spelled_out_gelu_keeps_its_factor():
     np.testing.assert_allclose(made(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-6)
 
 
+_COMPUTING = ("matmul", "fused_linear", "add", "gelu", "relu")
+
+
 class Block(Module):
     def __init__(self):
         super().__init__()
@@ -107,7 +110,7 @@ def test_linear_layers_add_what_is_added_to_them(shape):
     seed(0)
     net, x = Block(), np.random.default_rng(3).standard_normal(shape).astype(np.float32)
     made = plan.compile(trace_module(net, tensor(x)))
-    assert [info.op for info in made.steps if not info.kernel.startswith("own_")] == ["fused_linear"] * 4
+    assert [info.op for info in made.steps if info.op in _COMPUTING] == ["fused_linear"] * 4
     np.testing.assert_allclose(made(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-5)
 
 
@@ -116,7 +119,7 @@ def test_of_two_linear_layers_that_are_added_the_later_one_takes_the_sum():
     up, down = Linear(8, 6), Linear(8, 6)
     net, x = Function(lambda x: up(x) + down(x)), np.random.default_rng(3).standard_normal((5, 8)).astype(np.float32)
     made = plan.compile(trace_module(net, tensor(x)))
-    assert [info.op for info in made.steps if not info.kernel.startswith("own_")] == ["fused_linear"] * 2
+    assert [info.op for info in made.steps if info.op in _COMPUTING] == ["fused_linear"] * 2
     np.testing.assert_allclose(made(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-6)
 
 

@@ -10,11 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#endif
-
 #include "common/float_function.h"
+#include "common/flush_subnormals.h"
 #include "common/step_capsule.h"
 
 namespace mge {
@@ -70,26 +67,6 @@ struct Columns {
 
 // A primitive that was created does not fail when it runs; if it does, the error is printed.
 void report(const dnnl::error& e) noexcept;
-
-// Subnormal numbers count as zero while it lives: products of them take hundreds of times as long, and what
-// softmax makes of a mask is full of them.
-class FlushSubnormals {
-  public:
-#if defined(__SSE2__)
-    FlushSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }  // of results, of operands
-    ~FlushSubnormals() { _mm_setcsr(before_); }
-
-  private:
-    unsigned before_;
-#else
-    FlushSubnormals() {}
-    ~FlushSubnormals() {}
-
-  public:
-#endif
-    FlushSubnormals(const FlushSubnormals&) = delete;
-    FlushSubnormals& operator=(const FlushSubnormals&) = delete;
-};
 
 template <typename F>
 void run_primitive(F run) noexcept {

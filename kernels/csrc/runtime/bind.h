@@ -18,6 +18,7 @@ void bind_ordered_products(nanobind::module_& m);
 void bind_ordered_windows(nanobind::module_& m);
 void bind_places(nanobind::module_& m);
 void bind_pooling(nanobind::module_& m);
+void bind_products(nanobind::module_& m);
 void bind_random(nanobind::module_& m);
 void bind_recurrent(nanobind::module_& m);
 void bind_resize(nanobind::module_& m);
@@ -41,6 +42,7 @@ inline void bind_all(nanobind::module_& m) {
     bind_ordered_windows(m);
     bind_places(m);
     bind_pooling(m);
+    bind_products(m);
     bind_random(m);
     bind_recurrent(m);
     bind_resize(m);
