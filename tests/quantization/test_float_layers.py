@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from part_float_nets import CASES
 
@@ -27,8 +27,11 @@ def quantized(net, data, **settings):
 
 
 def check(model, data, path=None):
-    """Verified at every level, with the same results at each; and so is what a file gives back."""
-    models, results = [model], []
+    """Verified at every level, with the same results at each; and so is what a file gives back.
+
+    Of a network whose weights alone are integers, float sums are those of the kernels.
+    """
+    models, results, near = [model], [], 0.0
     if path is not None:
         mge.save(model.traced(), path)
         models.append(mge.load(path))
@@ -36,11 +39,12 @@ def check(model, data, path=None):
         with isa.capped(level):
             verified = verify(one, data, threads=(1, 2), with_float=False)
             assert verified.exact, f"{level}\n{verified}"
+            near = 1e-5 if verified.weights else 0.0
             graph = getattr(one, "integer_graph", one)
             results.append([compile_plan(graph)(x)[0] for x in data])
     for one in results[1:]:
         for got, wanted in zip(one, results[0], strict=True):
-            np.testing.assert_array_equal(got, wanted)
+            np.testing.assert_allclose(got, wanted, rtol=near, atol=near * np.abs(wanted).max())
 
 
 def left_out(name):
@@ -191,6 +195,7 @@ STEPS = st.lists(st.tuples(st.sampled_from([*LAYERS, *LAYERS, *FUNCTIONS]), st.i
 
 @settings(max_examples=12, deadline=None)
 @given(STEPS, st.sets(st.integers(0, 6), max_size=4), st.sampled_from([1, 3]), st.sampled_from(["", "w8a16", "w4"]))
+@example([("conv", 0), ("conv", 0)], {0, 1}, 1, "w4")
 def test_drawn_networks_with_drawn_layers_in_float_are_exact(steps, excluded, batch, precision):
     check_drawn(steps, excluded, batch, precision)
 

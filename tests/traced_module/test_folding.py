@@ -15,12 +15,13 @@ ROOMS = ("traced_module", "plan", "quantization/pipeline", "convert")
 
 
 def of_roots(tree: ast.Module) -> list[str]:
-    """Functions that divide arrays by the root of something, as a batch norm does."""
+    """Functions that divide arrays by the root of a sum, as a batch norm does."""
     found = []
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             quotients = [n.right for n in ast.walk(function) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
-            if any("np.sqrt" in ast.unparse(q) for q in quotients):
+            roots = [n for q in quotients for n in ast.walk(q) if isinstance(n, ast.Call)]
+            if any(ast.unparse(n).startswith("np.sqrt(") and isinstance(n.args[0], ast.BinOp) for n in roots):
                 found.append(function.name)
     return found
 
