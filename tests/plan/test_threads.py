@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 
+import megengine.functional as F
 import megengine.module as M
 from megengine import plan, tensor
 from megengine.quantization import quantize_model
@@ -51,8 +52,8 @@ class Residual(M.Module):
 NETS["residual beside channels"] = (M.Sequential(convolution(16, 128), Residual(), M.ReLU()), (1, 16, 5, 5))
 
 
-def same_bits(traced, x):
-    one, *others = [plan.compile(traced, threads=n)(x)[0] for n in (1, 2, 3, 8)]
+def same_bits(traced, *inputs):
+    one, *others = [plan.compile(traced, threads=n)(*inputs)[0] for n in (1, 2, 3, 8)]
     for other in others:
         np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))
 
@@ -62,6 +63,36 @@ def test_any_number_of_threads_gives_the_same_bits(name):
     net, shape = NETS[name]
     x = draw(*shape)
     same_bits(trace_module(net.eval(), tensor(x)), x)
+
+
+class LinearAttention(M.Module):
+    def forward(self, q, k, v):
+        q, k, v = (x.reshape(*x.shape[:2], 1, -1).transpose(0, 2, 1, 3) for x in (q, k, v))
+        return F.matmul(q, F.matmul(k, v, transpose_a=True)).transpose(0, 2, 1, 3)
+
+
+class Product(M.Module):
+    def __init__(self, turned_a, turned_b):
+        super().__init__()
+        self.turned = {"transpose_a": turned_a, "transpose_b": turned_b}
+
+    def forward(self, a, b):
+        return F.matmul(a, b, **self.turned)
+
+
+PRODUCTS = [
+    (LinearAttention(), [(1, 64, 8)] * 3),
+    (Product(False, False), [(4, 20, 64), (4, 64, 20)]),
+    (Product(False, True), [(100, 16), (3, 16)]),
+    (Product(True, False), [(100, 100), (100, 16)]),
+    (Product(True, False), [(1, 1, 256, 7), (1, 1, 256, 256)]),
+]
+
+
+@pytest.mark.parametrize(("net", "shapes"), PRODUCTS)
+def test_products_of_computed_values_have_the_same_bits(net, shapes):
+    inputs = [draw(*shape) for shape in shapes]
+    same_bits(trace_module(net, *map(tensor, inputs)), *inputs)
 
 
 @pytest.mark.parametrize("name", ["rows of one picture", "residual beside channels", "linear, few rows"])

@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -92,40 +93,63 @@ Product product(const Operand& a, const Operand& b, const Operand& dst, float sc
     return p;
 }
 
-// Parts are pieces of the first axis that has something to divide: a stack, or the rows.
+using Operands = std::array<Operand, 3>;  // a, b and the result
+
+// The product in pieces of one axis of the result: of a stack, of the rows, or of the columns.
+std::unique_ptr<MatmulStep> in_pieces(const Operands& x, std::size_t axis, dim pieces, float scale) {
+    const auto& [a, b, dst] = x;
+    const std::size_t rank = dst.shape.size();
+    const bool of_a = axis + 1 < rank, of_b = axis + 2 != rank;
+    const dim total = dst.shape[axis];
+    auto step = std::make_unique<MatmulStep>();
+    step->scale =
+        dnnl::memory({{1}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::x}, cpu_engine());
+    *static_cast<float*>(step->scale.get_data_handle()) = scale;
+    for (dim i = 0; i < pieces; ++i) {
+        const dim from = total * i / pieces, to = total * (i + 1) / pieces;
+        Product p = product(of_a ? slice(a, axis, from, to) : a, of_b ? slice(b, axis, from, to) : b,
+                            slice(dst, axis, from, to), scale);
+        p.a_offset = offset(a, axis, of_a ? from : 0);
+        p.b_offset = offset(b, axis, of_b ? from : 0);
+        p.dst_offset = offset(dst, axis, from);
+        step->products.push_back(std::move(p));
+    }
+    return step;
+}
+
+// Numbers from the start of an operand's buffer to its last one.
+Values extent(const Operand& x) {
+    dim last = x.first;
+    for (std::size_t i = 0; i < x.shape.size(); ++i) last += (x.shape[i] - 1) * x.strides[i];
+    return {x.type, static_cast<std::size_t>(std::max<dim>(last, 0) + 1)};
+}
+
 nb::object matmul_step(dims a_shape, dims a_strides, dims b_shape, dims b_strides, dims shape, dims strides,
                        const std::string& type_name, int threads, dim a_first, dim b_first, float scale) {
     const auto type = data_type(type_name);
-    const Operand a{std::move(a_shape), std::move(a_strides), type, a_first};
-    const Operand b{std::move(b_shape), std::move(b_strides), type, b_first};
-    const Operand dst{std::move(shape), std::move(strides), type};
-    const std::size_t rank = dst.shape.size();
-    for (const Operand* x : {&a, &b, &dst})
-        if (rank < 2 || x->shape.size() != rank || x->strides.size() != rank)
+    const Operands x{Operand{std::move(a_shape), std::move(a_strides), type, a_first},
+                     Operand{std::move(b_shape), std::move(b_strides), type, b_first},
+                     Operand{std::move(shape), std::move(strides), type}};
+    const dims& lengths = x[2].shape;
+    for (const Operand& each : x)
+        if (lengths.size() < 2 || each.shape.size() != lengths.size() ||
+            each.strides.size() != lengths.size())
             throw std::invalid_argument("matmul_step: shapes and strides of one length, 2 or more, expected");
-    std::size_t axis = 0;
-    while (axis + 2 < rank && dst.shape[axis] < 2) ++axis;
-    const bool of_rows = axis + 2 == rank;  // b has no rows of the result
-    const dim total = dst.shape[axis], pieces = std::clamp<dim>(threads, 1, std::max<dim>(total, 1));
     OneOmpThread one;
-    auto step = std::make_unique<MatmulStep>();
     try {
-        step->scale =
-            dnnl::memory({{1}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::x}, cpu_engine());
-        *static_cast<float*>(step->scale.get_data_handle()) = scale;
-        for (dim i = 0; i < pieces; ++i) {
-            const dim from = total * i / pieces, to = total * (i + 1) / pieces;
-            Product p = product(slice(a, axis, from, to), of_rows ? b : slice(b, axis, from, to),
-                                slice(dst, axis, from, to), scale);
-            p.a_offset = offset(a, axis, from);
-            p.b_offset = offset(b, axis, of_rows ? 0 : from);
-            p.dst_offset = offset(dst, axis, from);
-            step->products.push_back(std::move(p));
+        auto whole = in_pieces(x, 0, 1, scale);
+        if (threads < 2) return capsule(std::move(whole));
+        const std::vector<Values> read{extent(x[0]), extent(x[1])};
+        const auto expected = result_of(*whole, read, extent(x[2]));
+        for (std::size_t axis = 0; axis < lengths.size(); ++axis) {
+            if (lengths[axis] < 2) continue;
+            auto parts = in_pieces(x, axis, std::min<dim>(threads, lengths[axis]), scale);
+            if (result_of(*parts, read, extent(x[2])) == expected) return capsule(std::move(parts));
         }
+        return capsule(std::move(whole));
     } catch (const dnnl::error& e) {
         throw std::runtime_error(std::string("oneDNN: ") + e.what());
     }
-    return capsule(std::move(step));
 }
 
 }  // namespace

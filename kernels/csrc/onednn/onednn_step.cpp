@@ -202,16 +202,20 @@ std::vector<std::byte> noise(const Values& v) {
     return made;
 }
 
-std::vector<std::byte> result_of(const PartsStep& step, std::vector<std::byte>& src, const Values& dst) {
+}  // namespace
+
+std::vector<std::byte> result_of(const Step& step, const std::vector<Values>& read, const Values& dst) {
+    std::vector<std::vector<std::byte>> values;
+    for (const Values& v : read) values.push_back(noise(v));
     auto made = noise(dst);  // the residual
     const std::unique_ptr<std::byte, void (*)(void*)> scratch(
         static_cast<std::byte*>(std::aligned_alloc(64, aligned(step.scratch_bytes() + 4096))), std::free);
-    std::byte* buffers[3] = {src.data(), made.data(), made.data()};
-    for (int part = 0; part < step.parts(); ++part) step.run(part, buffers, scratch.get());
+    std::vector<std::byte*> buffers;
+    for (auto& v : values) buffers.push_back(v.data());
+    buffers.insert(buffers.end(), 2, made.data());
+    for (int part = 0; part < step.parts(); ++part) step.run(part, buffers.data(), scratch.get());
     return made;
 }
-
-}  // namespace
 
 nanobind::object parts_step(const std::vector<Split>& splits, bool residual, const nanobind::object& after,
                             Values src, Values dst) {
@@ -227,10 +231,9 @@ nanobind::object parts_step(const std::vector<Split>& splits, bool residual, con
     try {
         if (exact) return capsule(made(splits.front()));
         auto whole = made(splits.back());
-        auto values = noise(splits.size() > 1 ? src : Values{src.type, 0});
         for (std::size_t i = 0; i + 1 < splits.size(); ++i) {
             auto parts = made(splits[i]);
-            if (result_of(*parts, values, dst) == result_of(*whole, values, dst))
+            if (result_of(*parts, {src}, dst) == result_of(*whole, {src}, dst))
                 return capsule(std::move(parts));
         }
         return capsule(std::move(whole));

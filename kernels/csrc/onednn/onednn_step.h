@@ -115,8 +115,12 @@ struct Values {
     std::size_t count;
 };
 
-// A step with the first of the splits that gives the bits of the last one, which is the whole: the library
-// may add in another order where lengths differ.
+// What a step computes of noise: `read` are its operands, whose buffers end with their last number, and `dst`
+// its result, which is the residual before. Splits are compared by it: the library may add in another order
+// where lengths differ.
+std::vector<std::byte> result_of(const Step& step, const std::vector<Values>& read, const Values& dst);
+
+// A step with the first of the splits that gives the bits of the last one, which is the whole.
 nanobind::object parts_step(const std::vector<Split>& splits, bool residual, const nanobind::object& after,
                             Values src, Values dst);
 
