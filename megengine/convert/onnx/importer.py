@@ -29,6 +29,7 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
     signal_rules,
     vision_rules,
 )
+from megengine.convert.onnx.around import added_by_round, inputs_of, showing, shown_by, sizes_in
 from megengine.convert.onnx.bodies import body_of
 from megengine.convert.onnx.context import MAX_ELEMENTS, Group, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL, Apart
@@ -186,7 +187,7 @@ class _Importer:
     def run(self) -> InternalGraph:
         source = self.model.graph
         self.opset = opset_of(self.model)
-        self.graph = InternalGraph(name=_clean(source.name, "onnx"))
+        self.graph = self.top = InternalGraph(name=_clean(source.name, "onnx"))
         self.graph.metadata = {entry.key: entry.value for entry in self.model.metadata_props if entry.key != END_NAMES}
         self.shared: dict[str, dict] = {"constants": {}, "keep": {}, "names": {}}
         self.used = {*names_read(source.node), *(item.name for item in source.output)}
@@ -284,7 +285,7 @@ class _Importer:
             known = (name for name, value in outer.items() if isinstance(value, np.ndarray))
             for error in unknown_operators(graph, max(opset, FIRST), known)[1]:
                 raise error
-            for item, value in zip(_inputs_of(graph, len(inputs)), inputs, strict=True):
+            for item, value in zip(inputs_of(graph, len(inputs)), inputs, strict=True):
                 self._define(item.name, value)
             for tensor in graph.initializer:
                 self._define(tensor.name, array_of(tensor, self.folder))
@@ -306,14 +307,15 @@ class _Importer:
         self.graph = made = InternalGraph(name=_clean(graph.name, "body"))
         self.shared, self.captured = {**{name: {} for name in self.shared}, "names": self.shared["names"]}, {}
         try:
-            pairs = zip(_inputs_of(graph, len(specs)), specs, strict=True)
+            pairs = zip(inputs_of(graph, len(specs)), specs, strict=True)
             inputs = [
                 spec if isinstance(spec, Group) else add_input(made, _clean(item.name, "input"), spec)
                 for item, spec in pairs
             ]
+            self._show(specs)
             named = [(i.name, v) for i, v in zip(graph.output, self._graph(opset, graph, inputs, where), strict=True)]
             named.sort(key=lambda one: isinstance(one[1], Group))
-            set_outputs(made, [self._output(name, _added(name, v)) for name, v in named])
+            set_outputs(made, [self._output(name, added_by_round(name, v)) for name, v in named])
             remove_dead(made)
             captured = list(self.captured.values())
         finally:
@@ -325,11 +327,23 @@ class _Importer:
         if isinstance(value, Group):
             rows = None if value.rows is None else self._reached(name, value.rows)
             return replace(value, values=[self._reached(name, item) for item in value.values], rows=rows)
+        if not isinstance(value, TensorNode):
+            self._show([value])
         if not isinstance(value, TensorNode) or value.graph is self.graph:
             return value
         if id(value) not in self.captured:
             self.captured[id(value)] = name, value, add_input(self.graph, _clean(name, "value"), value.spec)
+            self._show([value])
         return self.captured[id(value)][2]
+
+    def _show(self, values: Sequence[Any]) -> None:
+        """Give a graph that a node runs the values around it that have the open sizes in these as axes."""
+        if self.graph is self.top:
+            return
+        for name in sorted({name for value in values for name in sizes_in(value)} - shown_by(self.graph)):
+            found = showing(name, (*self.asked, *self.values.items()))
+            if found is not None and found[1].graph is not self.graph:
+                self._reached(*found)
 
     def _wanted_shapes(self, names: list[str]) -> dict[str, Lengths]:
         if self.shapes is None:
@@ -440,26 +454,6 @@ class _Importer:
         if is_open_array(value):
             return self._onnx_node(onnx.NodeProto(name=name), [], 0, self.opset).as_node(value)
         return self.graph.constant(value, name=_clean(name, "output")) if isinstance(value, np.ndarray) else value
-
-
-def _added(name: str, value: Any) -> Any:
-    """What a round adds to a sequence; other values as they are."""
-    if not isinstance(value, Group) or not value.grows:
-        return value
-    if len(value.values) != 1:
-        raise FileFormatError(
-            f"a round adds {counted(len(value.values), 'value')} to the sequence {name!r}, and the number of rounds "
-            "depends on the network's input; expected one"
-        )
-    return value.values[0]
-
-
-def _inputs_of(graph: onnx.GraphProto, count: int) -> Sequence[onnx.ValueInfoProto]:
-    """The inputs of a graph that a node runs, which gives it so many values."""
-    if len(graph.input) != count:
-        took = counted(len(graph.input), "input")
-        raise FileFormatError(f"the graph {graph.name!r} has {took} for {counted(count, 'value')}; the file is damaged")
-    return graph.input
 
 
 def _check_names(given: Mapping[str, Any], names: list[str], argument: str) -> None:
