@@ -118,11 +118,29 @@ def test_links_are_links(folder):
     assert os.readlink(link) == f"../{folder}"
 
 
-def test_no_second_copy_can_be_imported():
-    code = "import sys, megengine.kernels as a; sys.path.insert(0, sys.argv[1])\nimport kernels"
+@pytest.mark.parametrize("name", ["quantization", "kernels.lists"])
+def test_no_second_copy_can_be_imported(name):
+    code = f"import sys, megengine as a; sys.path.insert(0, sys.argv[1])\nimport {name}"
     done = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode != 0
-    assert "megengine.kernels" in done.stderr
+    assert "No module named 'kernels.lists'" in done.stderr or "import megengine.quantization" in done.stderr
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_programs_that_ask_for_the_package_kernels_are_told_the_truth(tmp_path, installed):
+    """In a checkout the folder `kernels` stands where PyPI's package of this name is looked for."""
+    if installed:
+        (tmp_path / "kernels").mkdir()
+        (tmp_path / "kernels" / "__init__.py").write_text("__version__ = '1.0'")
+        (tmp_path / "kernels" / "below.py").write_text("number = 3")
+    code = "import sys; sys.path[:0] = sys.argv[1:]; import kernels as k; print(getattr(k, '__version__', None))\n"
+    code += "print(getattr(k, '__file__', None) is None)\n"
+    code += "import kernels.below as b; print(b.number)" if installed else "from kernels import lists"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT), str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout.split() == (["1.0", "False", "3"] if installed else ["None", "True"])
+    assert ("cannot import name 'lists' from 'kernels'" in done.stderr) == (not installed)
 
 
 @pytest.mark.parametrize("folder", LINKED)
