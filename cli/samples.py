@@ -17,12 +17,13 @@ EVERY = 10  # one of so many samples is held out
 class Samples:
     """What calibrates: all samples of a reader but the ones held out; can be read more than once.
 
-    The tenth, twentieth, ... sample is held out, at most `most` of them. The first pass over the data counts them and
-    takes their digests.
+    The tenth, twentieth, ... sample is held out, or with another `every` the one at its multiples, at most `most` of
+    them. The first pass over the data counts them and takes their digests.
     """
 
     reader: Reader
     most: int
+    every: int = EVERY
     digests: list[bytes] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -37,11 +38,12 @@ class Samples:
             self.digests = seen
 
     def _held(self, number: int) -> bool:
-        return number % EVERY == EVERY - 1 and number // EVERY < self.most
+        return number % self.every == self.every - 1 and number // self.every < self.most
 
     def held_out(self) -> list[Batch]:
         """The samples that score the result; the first ones of calibration where none is held out."""
-        chosen = [batch for number, batch in enumerate(islice(self.reader, EVERY * self.most)) if self._held(number)]
+        first = islice(self.reader, self.every * self.most)
+        chosen = [batch for number, batch in enumerate(first) if self._held(number)]
         return chosen or list(islice(self.reader, self.most or EVERY))
 
     def _read(self) -> None:
@@ -67,7 +69,7 @@ class Samples:
         held = self.counts["held out"]
         if not held:
             return "samples that calibrated it too: none is held out"
-        numbers = [str(EVERY * (i + 1)) for i in range(held)]
+        numbers = [str(self.every * (i + 1)) for i in range(held)]
         which = ", ".join(numbers if held < 4 else [*numbers[:2], "...", numbers[-1]])
         return f"{counted(held, 'sample')} held out of calibration (number {which})"
 

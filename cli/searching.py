@@ -12,7 +12,7 @@ from megengine.cli.choices import Choice
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import check_varies, data_of, data_option, held_out_option, preprocess_option, samples_option
+from megengine.cli.ptq import check_varies, data_of, data_option, preprocess_option, samples_option
 from megengine.cli.samples import Samples
 from megengine.core.errors import listed
 from megengine.core.files import replacing
@@ -24,13 +24,21 @@ from megengine.quantization.pipeline.config import CHOICES
 from megengine.quantization.pipeline.profiles import PROFILES
 from megengine.traced_module import lower
 
+JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a few per cent only
+
 
 @click.command()
 @click.argument("model")
 @data_option(required=True)
 @preprocess_option
 @samples_option
-@held_out_option
+@click.option(
+    "--held-out",
+    type=click.IntRange(0),
+    default=100,
+    show_default=True,
+    help="Every second sample, at most this many, judges the networks and does not calibrate.",
+)
 @path_option(
     "-o", "--output", required=True, help="The best network so far, .mgt; written whenever a better one is met."
 )
@@ -89,7 +97,7 @@ def search(
     words = {name: options.pop(name) for name in ("smaller", "finer")}
     source = lower(chosen_graph(load_calls(model, shapes, dynamic=False), None))
     require_float(source.graph)
-    chosen = Samples(data_of(data, preprocess, samples, source, out).reader, held_out)
+    chosen = Samples(data_of(data, preprocess, samples, source, out).reader, held_out, JUDGING)
     check_varies(source.graph, chosen.reader, data)
     if goes_on:
         out.say(f"going on from {state}")

@@ -25,6 +25,14 @@ def test_every_tenth_sample_scores_and_does_not_calibrate():
     assert Samples(reader(range(200)), 16).scored_on() == "16 samples held out of calibration (number 10, 20, ..., 160)"
 
 
+def test_every_second_sample_may_judge():
+    samples = Samples(reader(range(9)), most=100, every=2)
+    assert numbers(samples.held_out()) == [1, 3, 5, 7]
+    assert numbers(samples) == [0, 2, 4, 6, 8]
+    assert samples.scored_on() == "4 samples held out of calibration (number 2, 4, ..., 8)"
+    assert numbers(Samples(reader(range(9)), most=2, every=2).held_out()) == [1, 3]
+
+
 @pytest.mark.parametrize(("count", "most"), [(9, 16), (45, 0)])
 def test_without_a_held_out_sample_the_score_says_so(count, most):
     samples = Samples(reader(range(count)), most)
