@@ -11,7 +11,13 @@ from megengine.kernels.kernel import StepKernel
 from megengine.kernels.native import linear_rank, step_kernel
 from megengine.kernels.problem import Problem, float32_only
 
-_CLAMPS = _core.linear_clamps()  # activations of the product's own
+_CLAMPS = _core.clamp_names()  # activations of the kernels' own
+
+
+def activation_of(problem: Problem) -> tuple[str, Any]:
+    """The clamp that a kernel applies to its sums, and the function that its step applies behind it, or None."""
+    name = problem.attrs.get("activation", "none")
+    return (name, None) if name in _CLAMPS else ("none", _core.float_function(name, 0.0))
 
 
 def _linear_usable(problem: Problem) -> str | None:
@@ -19,8 +25,7 @@ def _linear_usable(problem: Problem) -> str | None:
 
 
 def _linear_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    weights, name = np.ascontiguousarray(constants[1]), problem.attrs.activation
-    clamp, after = (name, None) if name in _CLAMPS else ("none", _core.float_function(name, 0.0))
+    weights, (clamp, after) = np.ascontiguousarray(constants[1]), activation_of(problem)
     rows, bias = problem.inputs[0].size // weights.shape[1], np.ascontiguousarray(constants[2])
     return _core.linear_step(rows, weights, bias, len(problem.inputs) == 4, clamp, after, threads)
 

@@ -4,9 +4,9 @@
 #pragma once
 #include <cstdint>
 
-namespace mge {
+#include "common/clamp.h"
 
-enum class Clamp { kNone, kRelu, kRelu6 };
+namespace mge {
 
 // dst[r * step + c] = the sum over k of a[r * a_step + k] * panel[k][c], times scale, plus bias[c], plus
 // residual[r * residual_step + c], clamped; bias and residual may be null, and the residual may be dst. There

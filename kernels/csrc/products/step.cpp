@@ -162,16 +162,6 @@ class LinearStep final : public Step {
     Floats packed_, bias_;
 };
 
-const std::vector<std::string> kClamps{"none", "relu", "relu6"};  // in the order of Clamp
-
-Clamp clamp_of(const std::string& name) {
-    const auto found = std::find(kClamps.begin(), kClamps.end(), name);
-    if (found == kClamps.end())
-        throw nb::value_error(
-            ("linear_step: no clamp " + name + "; expected one of linear_clamps()").c_str());
-    return static_cast<Clamp>(found - kClamps.begin());
-}
-
 // weights [columns, depth]; with a residual the buffers are x, the residual and the result, which is in its
 // memory.
 nb::object linear_step(std::int64_t rows, const F32& weights, const F32& bias, bool residual,
@@ -195,7 +185,7 @@ nb::object linear_step(std::int64_t rows, const F32& weights, const F32& bias, b
 
 void bind_products(nb::module_& m) {
     using nb::arg;
-    m.def("linear_clamps", [] { return kClamps; });
+    m.def("clamp_names", [] { return clamp_names(); });
     m.def("linear_step", &linear_step, arg("rows"), arg("weights"), arg("bias"), arg("residual"),
           arg("clamp"), arg("after").none(), arg("threads"));
 }

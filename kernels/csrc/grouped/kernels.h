@@ -1,0 +1,52 @@
+// Convolutions whose groups have few channels; one table per instruction set. A vector holds neighbouring
+// channels of the result, of several groups, and meets one input channel of each group at a time. Every sum
+// takes its products one after the other, so its bits do not depend on how the result is divided.
+#pragma once
+#include <cstdint>
+
+#include "common/clamp.h"
+
+namespace mge {
+
+// Where the lanes of a vector read in a pixel: lane l of plane p at places[p * lanes + l], from `base` on.
+struct Lanes {
+    const std::int32_t* places;
+    std::int64_t base, planes;
+    int loads;  // whole vectors that hold all places, 1 or 2; 0: they are read one by one
+};
+
+// Pixels of a line of the result. The input lies in planes of a vector per pixel, with the padding.
+struct GroupedLine {
+    const float* const* rows;     // of the input, one for each row of the kernel
+    const float *weights, *bias;  // [row of the kernel][plane][column of the kernel][lane]
+    float* dst;
+    std::int64_t width, planes, plane_step, high, wide;
+    std::int64_t pixel_step, tap_step;  // numbers between pixels and between columns of the kernel
+};
+
+// Pixels of vectors, of which `count` lanes go to dst + i * step, after what is there was added to them if it
+// is a residual, clamped.
+struct StoredLine {
+    const float* sums;
+    float* dst;
+    std::int64_t pixels, count, step;
+    bool residual;
+    Clamp clamp;
+};
+
+struct GroupedKernels {
+    std::int64_t lanes;
+    // dst[p * plane_step + i * lanes + l] = the number of pixel i, which begins at src + i * channels, that
+    // lane l of plane p reads.
+    void (*spread)(const float* src, std::int64_t channels, std::int64_t pixels, const Lanes& lanes,
+                   float* dst, std::int64_t plane_step);
+    void (*sum)(const GroupedLine& line);
+    void (*store)(const StoredLine& line);
+};
+
+const GroupedKernels& grouped_kernels_base();
+const GroupedKernels& grouped_kernels_avx2();
+const GroupedKernels& grouped_kernels_avx512();
+const GroupedKernels& active_grouped_kernels();
+
+}  // namespace mge

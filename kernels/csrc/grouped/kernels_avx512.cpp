@@ -1,0 +1,2 @@
+#define MGE_GROUPED_KERNELS grouped_kernels_avx512
+#include "grouped/kernels.inc"
