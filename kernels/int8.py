@@ -87,8 +87,26 @@ def _conv_step(problem: Problem, constants: Constants, threads: int, **kind: boo
     _, o, oh, ow = problem.outputs[0].shape
     kh, kw = problem.inputs[1].shape[2:]
     (top, _), (left, _) = a.padding
-    geometry = _source(problem.inputs[0]), [oh, ow, o], [kh, kw, *a.stride, top, left, *a.dilation, a.groups]
-    return _product_step(problem, constants, threads, geometry, **kind)
+    joined = 1 if kind.get("depthwise") else _joined(a.groups, o // a.groups)
+    if joined > 1:
+        constants = {**constants, 1: _side_by_side(constants[1], a.groups, joined)}
+    window = [kh, kw, *a.stride, top, left, *a.dilation, a.groups // joined]
+    return _product_step(problem, constants, threads, (_source(problem.inputs[0]), [oh, ow, o], window), **kind)
+
+
+def _joined(groups: int, given: int) -> int:
+    """How many groups are computed as one: a matrix product pads the results of a group to whole vectors."""
+    most = (16 if isa.has("avx512") else 8) // given
+    return max(n for n in range(1, max(1, min(most, groups)) + 1) if groups % n == 0)
+
+
+def _side_by_side(w: np.ndarray, groups: int, joined: int) -> np.ndarray:
+    """Weights [O,C/g,kh,kw] of fewer groups: a result has zeros for the channels of the others of its group."""
+    given, (_, taken, kh, kw) = w.shape[0] // groups, w.shape
+    out = np.zeros((groups // joined, joined, given, joined, taken, kh, kw), w.dtype)
+    own = np.arange(joined)
+    out[:, own, :, own] = w.reshape(groups // joined, joined, given, taken, kh, kw).swapaxes(0, 1)
+    return out.reshape(w.shape[0], joined * taken, kh, kw)
 
 
 def linear_step(problem: Problem, constants: Constants, threads: int, **kind: bool) -> Any:
