@@ -100,8 +100,13 @@ def quotient(a: Formula, b: Formula) -> Formula:
 
 
 def divides(atoms: tuple[Atom, ...]) -> bool:
-    """Whether a product is divided by something that follows from sizes, so that it may be no integer."""
-    return any(isinstance(atom, tuple) and atom[0] == "/" for atom in atoms)
+    """Whether a product is divided by something that follows from sizes, or has a factor that may be no integer."""
+    return any(isinstance(atom, tuple) and (atom[0] == "/" or _may_be_broken(atom)) for atom in atoms)
+
+
+def _may_be_broken(atom: tuple[str, Formula, Formula]) -> bool:
+    """Whether the largest or least of two formulas may be no integer."""
+    return atom[0] in FUNCTIONS and any(f.denominator > 1 or divides(inner) for a in atom[1:] for inner, f in a)
 
 
 def over_one(a: Formula) -> tuple[Formula, Formula]:

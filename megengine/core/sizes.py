@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -169,7 +169,7 @@ class OpenSize(_Open, int):
 class OpenRatio(_Open, float):
     """A number that follows from open sizes and may be no integer: a factor of a resize."""
 
-    def __new__(cls, example: float, formula: Formula) -> OpenRatio:
+    def __new__(cls, example: float, formula: Formula) -> Self:
         made = float.__new__(cls, example)
         made.formula = formula
         return made
@@ -231,18 +231,21 @@ def _times_size(formula: Formula, examples: Mapping[str, int]) -> tuple[int, int
     return common, _whole(rest, int(evaluated(rest, examples)))
 
 
-def largest(a: int, b: int) -> int:
+def largest(a: Any, b: Any) -> Any:
     """The larger of two sizes, at every size."""
-    if not is_open((a, b)):
-        return max(a, b)
-    return _whole(extreme("largest", _of(a), _of(b)), max(int(a), int(b)))
+    return _extreme("largest", a, b, max)
 
 
-def least(a: int, b: int) -> int:
+def least(a: Any, b: Any) -> Any:
     """The smaller of two sizes, at every size."""
+    return _extreme("least", a, b, min)
+
+
+def _extreme(name: str, a: Any, b: Any, of: Callable[..., Any]) -> Any:
     if not is_open((a, b)):
-        return min(a, b)
-    return _whole(extreme("least", _of(a), _of(b)), min(int(a), int(b)))
+        return of(a, b)
+    made, value = extreme(name, _of(a), _of(b)), of(closed(a), closed(b))
+    return _ratio(made, float(value)) if isinstance(a, float) or isinstance(b, float) else _whole(made, value)
 
 
 def is_open(value: Any) -> bool:
@@ -300,6 +303,22 @@ def is_below(a: float, b: float) -> bool | None:
     """Whether a number is below another one at every size; None if that depends on the size."""
     sign = sign_of(add(_of(a), _of(b), -1))
     return None if sign is None else sign < 0
+
+
+def equals(a: float, b: float) -> bool | None:
+    """Whether two numbers are equal at every size (or at none); None if that depends on the size."""
+    difference = add(_of(a), _of(b), -1)
+    return True if not difference else False if sign_of(difference) in (1, -1) else None
+
+
+def truncated(value: Any) -> Any:
+    """A number without its fraction, as casts to integers and their division give it."""
+    if not is_open(value):
+        return math.trunc(value)
+    sign = sign_of(_of(value))
+    if sign is not None:
+        return -math.floor(-value) if sign < 0 else math.floor(value)
+    return math.floor(largest(value, 0)) - math.floor(largest(-value, 0))
 
 
 def whole(value: Any) -> int:

@@ -49,12 +49,12 @@ def either(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
     if not isinstance(condition, np.ndarray):
         try:
             branches = [separate(_graph(node, name), (), name) for name in ("then_branch", "else_branch")]
+            outer = _with_the_same_inputs(branches)
+            then, otherwise = (Body(branch.graph) for branch in branches)
+            return node.apply("if", condition, *outer, then=then, otherwise=otherwise)
         except FileFormatError as error:
             error.add_note(_how_to_choose(node, condition))
             raise
-        outer = _with_the_same_inputs(branches)
-        then, otherwise = (Body(branch.graph) for branch in branches)
-        return node.apply("if", condition, *outer, then=then, otherwise=otherwise)
     branch = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
     return run(_graph(node, branch), (), branch)
 

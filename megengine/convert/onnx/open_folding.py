@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from megengine.convert.onnx.context import OnnxNode, spec_of
 from megengine.convert.onnx.open_values import is_open_array, of_dtype, settled
 from megengine.core.dtype import storage_of
-from megengine.core.sizes import is_below, is_open, largest, least
+from megengine.core.sizes import OpenRatio, equals, is_below, is_open, largest, least, truncated
 
 MOST = 1 << 10  # elements of an array with open sizes: shapes, and a few numbers made of them
 
@@ -40,12 +42,17 @@ def _folded(node: OnnxNode, inputs: list[np.ndarray | None]) -> list[np.ndarray]
         made = moved(node, *inputs)
         return None if made is None else [_resettled(one, inputs[0]) for one in made]
     if (function := _ELEMENTWISE.get(node.op_type)) is not None:
-        operands = [value.astype(object) for value in inputs if value is not None]
-        made = np.frompyfunc(function, len(inputs), 1)(*operands)
-        if any(one is None for one in np.ravel(made)):  # a comparison that depends on the size
-            return None
-        return [_typed(np.asarray(made, object))]
+        return _each(function, *inputs)
+    if (function := _BY_NODE.get(node.op_type)) is not None:
+        return _each(partial(function, node), *inputs)
     return None
+
+
+def _each(function: Callable[..., Any], *inputs: np.ndarray | None) -> list[np.ndarray] | None:
+    """A function of each element; None where what it gives depends on the size."""
+    operands = [value.astype(object) for value in inputs if value is not None]
+    made = np.frompyfunc(function, len(operands), 1)(*operands)
+    return None if any(one is None for one in np.ravel(made)) else [_typed(np.asarray(made, object))]
 
 
 def _typed(made: np.ndarray) -> np.ndarray:
@@ -59,13 +66,15 @@ def _resettled(made: np.ndarray, source: np.ndarray | None) -> np.ndarray:
     return _typed(made) if made.dtype == object else made
 
 
-def _cast(node: OnnxNode, x: np.ndarray) -> list[np.ndarray]:
+def _cast(node: OnnxNode, x: np.ndarray) -> list[np.ndarray] | None:
     to = node.dtype(node.attr("to", 0))
-    if to.kind == "f":
-        return [settled([n * 1.0 for n in x.reshape(-1)], x.shape, to)]
-    if to.kind == "b":
-        return [settled([bool(n) for n in x.reshape(-1)], x.shape, to)]
-    return [settled([math.floor(n) for n in x.reshape(-1)], x.shape, to)]
+    of = (lambda n: n * 1.0) if to.kind == "f" else _is_true if to.kind == "b" else partial(rounded, np.trunc)
+    made = [of(n) for n in x.reshape(-1)]
+    return None if any(n is None for n in made) else [settled(made, x.shape, to)]
+
+
+def _is_true(n: Any) -> bool | None:
+    return _negated(equals(n, 0))
 
 
 def _axes(node: OnnxNode, given: np.ndarray | None) -> tuple[int, ...] | None:
@@ -125,14 +134,27 @@ def _expanded(node: OnnxNode, x: np.ndarray, shape: np.ndarray) -> list[np.ndarr
     return None if is_open_array(shape) else [np.broadcast_to(x, np.broadcast_shapes(x.shape, [int(n) for n in shape]))]
 
 
+def _clipped(
+    node: OnnxNode, x: np.ndarray, low: np.ndarray | None = None, high: np.ndarray | None = None
+) -> list[np.ndarray] | None:
+    ends = [node.attrs.get(name) if given is None else given for name, given in (("min", low), ("max", high))]
+    for of, end in zip((largest, least), ends, strict=True):
+        made = [x] if end is None else _each(of, x, np.asarray(end))
+        if made is None:
+            return None
+        (x,) = made
+    return [x]
+
+
 _MOVES: dict[str, Callable[..., list[np.ndarray] | None]] = {
     "Cast": _cast,
+    "Clip": _clipped,
     "Concat": lambda node, *xs: [np.concatenate([x.astype(object) for x in xs], int(node.attr("axis", 0)))],
     "Expand": _expanded,
     "Gather": _gathered,
     "Identity": lambda node, x: [x],
-    "ReduceMax": _reduced(max),
-    "ReduceMin": _reduced(min),
+    "ReduceMax": _reduced(partial(reduce, largest)),
+    "ReduceMin": _reduced(partial(reduce, least)),
     "ReduceProd": _reduced(math.prod),
     "ReduceSum": _reduced(sum),
     "Reshape": _reshaped,
@@ -146,10 +168,67 @@ _MOVES: dict[str, Callable[..., list[np.ndarray] | None]] = {
 }
 
 
-def _divided(a: Any, b: Any) -> Any:
-    if isinstance(a, float) or isinstance(b, float):
-        return a / b
-    return a // b if is_open((a, b)) or (a < 0) == (b < 0) else -(-a // b)
+TRIED = np.arange(1, 4097)  # sizes at which products with constants are compared with their roundings
+_EXACT: dict[str, Callable[[Any, Any], Any]] = {"Mul": lambda a, b: a * b, "Div": lambda a, b: a / b}
+
+
+class _Scaled(OpenRatio):
+    """A size times a constant, or divided by one: files compute it in floats, which round."""
+
+    rounded: np.ndarray  # at the sizes that are tried
+    exact: list[Fraction]
+
+
+def scaled(size: Any, constant: float, dtype: Any = np.float32, op: str = "Mul") -> Any:
+    """The formula with the simplest fraction that the dtype rounds to the constant: 7/10 for 0.7."""
+    exact = _EXACT[op]
+    near = Fraction(constant).limit_denominator(1000)
+    share = near if dtype(float(near)) == dtype(constant) else Fraction(constant)
+    made = exact(size, share)
+    if not isinstance(made, OpenRatio) or share.denominator == 1:
+        return made
+    made = _Scaled(float(made), made.formula)
+    made.rounded = exact(TRIED.astype(dtype), dtype(constant))
+    made.exact = [exact(Fraction(int(n)), share) for n in TRIED]
+    return made
+
+
+def rounded(function: Callable[..., Any], a: Any) -> Any:
+    """A number rounded to an integer; None where the rounding of floats decides at some sizes."""
+    of = {np.floor: math.floor, np.ceil: math.ceil, np.trunc: truncated}[function]
+    if isinstance(a, _Scaled) and not np.array_equal(function(a.rounded), [float(of(n)) for n in a.exact]):
+        return None
+    return of(a)
+
+
+def _as_float(n: Any) -> Any:
+    return None if n is None else n * 1.0
+
+
+def _multiplied(node: OnnxNode, a: Any, b: Any) -> Any:
+    dtype = _dtype_of(node)
+    if dtype.kind != "f" or is_open(a) == is_open(b):
+        return a * b
+    return scaled(a, b, dtype.type) if is_open(a) else scaled(b, a, dtype.type)
+
+
+def _quotient(node: OnnxNode, a: Any, b: Any) -> Any:
+    """A quotient of integers is cut off: -3 / 2 is -1."""
+    dtype = _dtype_of(node)
+    if dtype.kind == "f":
+        return scaled(a, b, dtype.type, "Div") if is_open(a) and not is_open(b) and b else a / b
+    if b == 0 or (below_zero := is_below(b, 0)) is None:
+        return None
+    if not is_open((a, b)):
+        return truncated(Fraction(a, b))
+    return truncated((-a if below_zero else a) / (-b if below_zero else b))
+
+
+def _remainder(node: OnnxNode, a: Any, b: Any) -> Any:
+    if not node.attr("fmod", 0):
+        return a % b
+    whole = None if _dtype_of(node).kind == "f" else _quotient(node, a, b)
+    return None if whole is None else a - b * whole
 
 
 def _negated(known: bool | None) -> bool | None:
@@ -160,22 +239,22 @@ _TRUTHS = ("And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "Add": lambda a, b: a + b,
     "And": lambda a, b: bool(a) and bool(b),
-    "Ceil": lambda a: math.ceil(a) * 1.0,
-    "Div": _divided,
-    "Equal": lambda a, b: bool(a == b),
-    "Floor": lambda a: math.floor(a) * 1.0,
+    "Abs": lambda a: largest(a, -a),
+    "Ceil": lambda a: _as_float(rounded(np.ceil, a)),
+    "Equal": equals,
+    "Floor": lambda a: _as_float(rounded(np.floor, a)),
     "Greater": lambda a, b: is_below(b, a),
     "GreaterOrEqual": lambda a, b: _negated(is_below(a, b)),
     "Less": is_below,
     "LessOrEqual": lambda a, b: _negated(is_below(b, a)),
-    "Max": lambda *xs: xs[0] if len(xs) == 1 else largest(xs[0], xs[1]),
-    "Min": lambda *xs: xs[0] if len(xs) == 1 else least(xs[0], xs[1]),
-    "Mod": lambda a, b: a % b,
-    "Mul": lambda a, b: a * b,
+    "Max": lambda *xs: reduce(largest, xs),
+    "Min": lambda *xs: reduce(least, xs),
     "Neg": lambda a: -a,
     "Not": lambda a: not a,
     "Or": lambda a, b: bool(a) or bool(b),
     "Reciprocal": lambda a: 1.0 / a,
+    "Relu": lambda a: largest(a, 0),
     "Sub": lambda a, b: a - b,
     "Where": lambda c, a, b: a if c else b,
 }
+_BY_NODE: dict[str, Callable[..., Any]] = {"Div": _quotient, "Mod": _remainder, "Mul": _multiplied}

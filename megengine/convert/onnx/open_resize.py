@@ -10,14 +10,14 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value
-from megengine.convert.onnx.resizing import CUBIC, NEAREST, PLACES, Axis, cubic_far, cubic_near
+from megengine.convert.onnx.resizing import CUBIC, NEAREST, NEAREST_PLACES, PLACES, Axis, cubic_far, cubic_near
 from megengine.core.dtype import is_float, storage_of
 from megengine.core.sizes import OpenRatio, is_open
 from megengine.dispatch import apply
 from megengine.ops.common import counting, size_tensor
 from megengine.tensor import Tensor
 
-WIDE = np.dtype(np.float64)  # of places: a step of float32 could choose another neighbour
+WIDE = np.dtype(np.float64)  # of places and weights of sums of neighbours
 
 
 def resized_at_run_time(node: OnnxNode, x: Value, axes: Sequence[Axis], mode: str, where: str, rounding: str) -> Value:
@@ -37,8 +37,9 @@ def _resized(node: OnnxNode, x: Tensor, *, axes: Sequence[Axis], mode: str, wher
     for axis, a in enumerate(axes):
         if a.old == a.new and (a.begin, a.end) == (0.0, 1.0):
             continue
-        lengths = _at_run_time(a)
-        places = PLACES[where](counting(a.new).astype(WIDE), lengths)
+        of_places = NEAREST_PLACES if mode == "nearest" else WIDE
+        lengths = _at_run_time(a, of_places)
+        places = PLACES[where](counting(a.new).astype(of_places), lengths)
         if where == "tf_crop_and_resize":
             beyond = F.logical_or(places < 0, places > lengths.old - 1).reshape(_along(x, axis))
             outside = beyond if outside is None else F.logical_or(outside, beyond)
@@ -51,10 +52,10 @@ def _resized(node: OnnxNode, x: Tensor, *, axes: Sequence[Axis], mode: str, wher
     return y.astype(dtype)
 
 
-def _at_run_time(a: Axis) -> Axis:
+def _at_run_time(a: Axis, dtype: np.dtype) -> Axis:
     """The axis with tensors for its open lengths; a factor is their quotient, or a number of the file."""
-    old, new = (size_tensor(n).astype(WIDE) if is_open(n) else float(n) for n in (a.old, a.new))
-    return replace(a, old=old, new=new, scale=new / old if isinstance(a.scale, OpenRatio) else float(a.scale))
+    old, new = (size_tensor(n).astype(dtype) if is_open(n) else dtype.type(n) for n in (a.old, a.new))
+    return replace(a, old=old, new=new, scale=new / old if isinstance(a.scale, OpenRatio) else dtype.type(a.scale))
 
 
 def _along(x: Tensor, axis: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.sizes import OpenRatio, OpenSize, as_quotient, largest, name_of
+from megengine.core.sizes import OpenRatio, OpenSize, as_quotient, is_open, largest, name_of
 from megengine.dispatch import apply
 from megengine.ops.common import size_tensor
 from megengine.tensor import Tensor
@@ -69,4 +69,4 @@ def _number(n: Any, examples: Mapping[str, int]) -> Tensor:
 
 def _signed(size: int) -> Tensor:
     total, below_zero = size_tensor(largest(size, 0)), largest(-size, 0)
-    return total - size_tensor(below_zero) if below_zero else total
+    return total - size_tensor(below_zero) if is_open(below_zero) or below_zero else total

@@ -1,12 +1,14 @@
 """Import rules of resizing: our op where it takes the same neighbours, else one product with a matrix for each axis."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
+from megengine.convert.onnx.open_folding import rounded, scaled
 from megengine.convert.onnx.open_resize import resized_at_run_time
-from megengine.convert.onnx.resizing import CUBIC, NEAREST, PLACES, Axis, cubic_far, cubic_near
+from megengine.convert.onnx.resizing import CUBIC, NEAREST, NEAREST_PLACES, PLACES, Axis, cubic_far, cubic_near
 from megengine.convert.onnx.shape_rules import chosen
 from megengine.core.dtype import is_float, storage_of
 from megengine.core.sizes import is_open, names_of, whole
@@ -34,7 +36,7 @@ def resize(node: OnnxNode, x: Value) -> Value:
     if any(is_open((a.old, a.new)) for a in axes):
         y = _at_every_size(node, x, axes, mode, where, rounding)
         return resized_at_run_time(node, x, axes, mode, where, rounding) if y is None else y
-    places = [PLACES[where](np.arange(a.new, dtype=np.float64), a) for a in axes]
+    places = [_places(mode, where, a) for a in axes]
     if mode == "nearest":
         y = _nearest(node, x, axes, [NEAREST[rounding](p) for p in places])
     else:
@@ -47,10 +49,16 @@ def resize(node: OnnxNode, x: Value) -> Value:
     return node.apply("where", mask, beyond, y) if mask.any() else y
 
 
+def _places(mode: str, where: str, a: Axis) -> np.ndarray:
+    """Where the elements of a new axis lie in the old one; in float32 where ties decide, as runtimes compute them."""
+    dtype = NEAREST_PLACES if mode == "nearest" else np.dtype(np.float64)
+    return PLACES[where](np.arange(a.new, dtype=dtype), replace(a, scale=dtype.type(a.scale)))
+
+
 def _at_every_size(node: OnnxNode, x: Value, axes: list[Axis], mode: str, where: str, rounding: str) -> Value | None:
     """Resizing of open axes by our op, or by whole factors; None where neither takes the same neighbours."""
     tries = [[a.at(sizes) for a in axes] for sizes in _sizes_to_try(axes)]
-    pairs = [(a, PLACES[where](np.arange(a.new, dtype=np.float64), a)) for row in tries for a in row]
+    pairs = [(a, _places(mode, where, a)) for row in tries for a in row]
     if where == "tf_crop_and_resize" or any(a.new < 1 or a.old < 1 for a, _ in pairs):
         return None
     if mode != "nearest":
@@ -73,7 +81,7 @@ def _at_every_size(node: OnnxNode, x: Value, axes: list[Axis], mode: str, where:
 def _sizes_to_try(axes: list[Axis]) -> list[dict[str, int]]:
     """Some sizes of the open axes: what is one of our forms at the example may be none elsewhere."""
     names = sorted({name for a in axes for name in names_of((a.old, a.new, a.scale))})
-    steps = ((37, 4), (52, 5), (33, 9), (64, 0))
+    steps = ((37, 4), (52, 5), (33, 9), (64, 0), (448, -320), (128, 320), (42, 18), (60, 24), (48, 1), (35, 14))
     return [{name: base + step * i for i, name in enumerate(names)} for base, step in steps]
 
 
@@ -106,13 +114,26 @@ def _axes(node: OnnxNode, shape: tuple[int, ...], where: str) -> list[Axis]:
     crops = node.const(1, "region of interest") if where == "tf_crop_and_resize" else None
     made = [Axis(n, n, 1.0) for n in shape]
     for k, (axis, factor) in enumerate(zip(named, factors, strict=True)):
-        kept = shape[axis] * factor
-        stretched = whole(given[k]) if sizes else math.floor(kept)
-        new = stretched if policy == "stretch" or not sizes else math.floor(kept + 0.5)
+        stretched = whole(given[k]) if sizes else _floor_of_product(node, shape[axis], factor)
+        new = stretched if policy == "stretch" or not sizes else math.floor(shape[axis] * factor + 0.5)
         if not 1 <= new <= 1 << 16:
             raise node.fail(f"axis {axis} becomes {new} long; expected 1 to 65536")
         ends = (0.0, 1.0) if crops is None else (float(crops[k]), float(crops[k + len(named)]))
-        made[axis] = Axis(shape[axis], new, factor, *ends)
+        made[axis] = Axis(shape[axis], new, factor, *ends, sized=bool(sizes) and policy == "stretch")
+    return made
+
+
+def _floor_of_product(node: OnnxNode, length: int, factor: float) -> int:
+    """A length times a factor of the file, rounded down, as float32 gives it."""
+    if is_open(factor):
+        return math.floor(length * factor)
+    if not is_open(length):
+        return math.floor(float(np.float32(length) * np.float32(factor)))
+    if (made := rounded(np.floor, scaled(length, factor))) is None:
+        raise node.fail(
+            f"at some sizes the rounding of float32 decides on the length of {length} times {factor:.7g}; fix them "
+            "with input_shapes={...}, or export the model with sizes"
+        )
     return made
 
 

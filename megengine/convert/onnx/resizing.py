@@ -12,6 +12,7 @@ from megengine import functional as F
 from megengine.core.sizes import at, closed
 from megengine.tensor import Tensor
 
+NEAREST_PLACES = np.dtype(np.float32)  # of places of which the nearest element is taken: ties are those of runtimes
 CUBIC = -0.75  # the parameter of cubic weights that a node leaves out
 
 
@@ -21,9 +22,20 @@ def _in_either(array: Callable[..., Any], tensor: Callable[..., Any]) -> Callabl
 
 _floor, _ceil = _in_either(np.floor, F.floor), _in_either(np.ceil, F.ceil)
 _least, _largest = _in_either(np.minimum, F.minimum), _in_either(np.maximum, F.maximum)
+
+
+TIE = 1e-6  # of this distance from the middle places are in the middle, as ONNX Runtime 1.32 takes them
+
+
+def _rounded(place: Any, least: float) -> Any:
+    """The nearest integer; the fraction from which it is the next one is compared, since a sum would round."""
+    below = _floor(place)
+    return below + (place - below >= least).astype(place.dtype)
+
+
 NEAREST: dict[str, Callable[[Any], Any]] = {
-    "round_prefer_floor": lambda place: _ceil(place - 0.5),
-    "round_prefer_ceil": lambda place: _floor(place + 0.5),
+    "round_prefer_floor": lambda place: _rounded(place, 0.5 + TIE),
+    "round_prefer_ceil": lambda place: _rounded(place, 0.5 - TIE),
     "floor": _floor,
     "ceil": _ceil,
 }
@@ -41,6 +53,7 @@ class Axis:
     scale: Any
     begin: float = 0.0
     end: float = 1.0
+    sized: bool = False  # whether the file gives the new length, and not the factor
 
     def at(self, sizes: Mapping[str, int]) -> Axis:
         """The axis without open sizes: at these sizes, or those of the example."""
@@ -51,7 +64,7 @@ class Axis:
     @property
     def exact(self) -> Any:
         """The new length before rounding."""
-        return self.scale * self.old
+        return self.new if self.sized else self.scale * self.old
 
 
 def _align_corners(i: Any, a: Axis) -> Any:

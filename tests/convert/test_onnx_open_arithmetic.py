@@ -1,0 +1,144 @@
+"""Arithmetic of files on open sizes: at each size it gives what ONNX Runtime gives."""
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from megengine import plan
+from megengine.convert.onnx import load
+from megengine.convert.onnx.exporter import to_model
+from megengine.core.errors import FileFormatError
+from tests.helpers.onnx_runtime import answers, session_of
+
+RNG = np.random.default_rng(0)
+info = helper.make_tensor_value_info
+SIZES = [(1, 8, 6), (2, 12, 10), (3, 5, 17), (1, 7, 7)]
+CONSTANTS = {
+    **{f"i{n}": np.array([n], np.int64) for n in (0, 1, 2, 3, 4, 6, 7, 11)},
+    **{"minus": np.array([-2], np.int64), "f7": np.float32(0.7), "f1": np.float32(0.1), "d7": np.float64(0.7)},
+    **{"half": np.float32(-0.5), "lo": np.float32(6), "hi": np.float32(11), "f13": np.float32(1.3)},
+}
+
+
+def node(kind, inputs, outputs, **attrs):
+    return helper.make_node(kind, inputs.split(" "), outputs.split(), **attrs)
+
+
+SHAPE = [
+    node("Shape", "x", "s"),
+    *(node("Gather", f"s i{axis}", name) for axis, name in ((0, "b"), (2, "h"), (3, "w"))),
+    *(node("Cast", "h", "hf", to=1), node("Cast", "h", "hd", to=11), node("Sub", "w h", "d")),
+]
+
+
+def model(nodes, shape=("b", 3, "h", "w")):
+    stored = [numpy_helper.from_array(value, name) for name, value in CONSTANTS.items()]
+    graph = helper.make_graph([*SHAPE, *nodes], "net", [info("x", 1, shape)], [info("y", 1, None)], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def check(made, sizes):
+    net = load(made)
+    written = to_model(net)
+    runtime, of_written, again, compiled = session_of(made), session_of(written), load(written), plan.compile(net)
+    for b, h, w in sizes:
+        x = RNG.standard_normal((b, 3, h, w)).astype(np.float32)
+        wanted = np.asarray(answers(runtime, [x])[0])
+        for got in (net(x), again(x), compiled(x)[0], answers(of_written, [x])[0]):
+            np.testing.assert_array_equal(np.asarray(got), wanted)
+
+
+NUMBERS = {
+    "the largest of three": [node("Max", "h w b", "n")],
+    "the least of three": [node("Min", "h w i7", "n")],
+    "the largest of an axis": [node("ReduceMax", "s", "n", keepdims=1)],
+    "a batch of one": [node("Equal", "b i1", "is"), node("Where", "is h w", "n")],
+    "equal axes": [node("Equal", "h w", "is"), node("Where", "is h b", "n")],
+    "an axis of no length": [node("Equal", "h i0", "is"), node("Where", "is b h", "n")],
+    "a difference as a truth": [node("Cast", "d", "is", to=9), node("Where", "is h b", "n")],
+    "a quotient below zero": [node("Sub", "i3 h", "m"), node("Div", "m i2", "n")],
+    "a quotient of a negative number": [node("Div", "h minus", "n")],
+    "a quotient on both sides of zero": [node("Div", "d i4", "n")],
+    "a rest": [node("Mod", "d i4", "n")],
+    "a rest as C has it": [node("Mod", "d i4", "n", fmod=1)],
+    "a distance": [node("Abs", "d", "n")],
+    "a sign": [node("Sign", "d", "n")],
+    "at most a number": [node("Clip", "hf  hi", "n")],
+    "nothing below zero": [node("Cast", "d", "df", to=1), node("Relu", "df", "n")],
+    "a factor, cut off": [node("Mul", "hf half", "m"), node("Cast", "m", "n", to=7)],
+}
+NUMBERS["between two numbers"] = [
+    *(node("Squeeze", name, f"{name}s") for name in ("h", "i6", "i11")),
+    node("Clip", "hs i6s i11s", "n"),
+]
+LENGTHS = {
+    "0.7 of it": [node("Mul", "hf f7", "m"), node("Cast", "m", "n", to=7)],
+    "a tenth, rounded up": [node("Mul", "hf f1", "m"), node("Ceil", "m", "c"), node("Cast", "c", "n", to=7)],
+    "over a tenth": [node("Div", "hf f1", "m"), node("Floor", "m", "c"), node("Cast", "c", "n", to=7)],
+    "0.7 in float64": [node("Mul", "hd d7", "m"), node("Floor", "m", "c"), node("Cast", "c", "n", to=7)],
+    "1.3 of it, on which rounding decides": [node("Mul", "hf f13", "m"), node("Cast", "m", "n", to=7)],
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_follow_from_sizes(name):
+    check(
+        model([*NUMBERS[name], node("Cast", "n", "nf", to=1), node("Sub", "x x", "z"), node("Add", "z nf", "y")]), SIZES
+    )
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_lengths_that_floats_give(name):
+    """Float32 rounds 10 * 0.7 to 7, which is below 7 in exact numbers."""
+    check(
+        model([*LENGTHS[name], node("Slice", "x i0 n i2", "y")]), [(1, h, 2) for h in (*range(3, 12), 20, 30, 50, 70)]
+    )
+
+
+def test_what_a_batch_of_one_decides_is_no_fact_of_the_example():
+    """`squeeze` of a program that torch.jit.script read."""
+    drop = helper.make_graph([node("Squeeze", "x i0", "o")], "one", [], [info("o", 1, None)])
+    keep = helper.make_graph([node("Identity", "x", "p")], "more", [], [info("p", 1, None)])
+    nodes = [node("Equal", "b i1", "is"), node("If", "is", "y", then_branch=drop, else_branch=keep)]
+    with pytest.raises(FileFormatError, match="expected one dtype and number of axes") as caught:
+        load(model(nodes))
+    assert "input_shapes" in str(caught.value.__notes__)
+    x = RNG.standard_normal((1, 3, 4, 5)).astype(np.float32)
+    assert load(model(nodes), input_shapes=(1, 3, None, None))(x).shape == (3, 4, 5)
+
+
+WAYS = [
+    (m, c) for m in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil") for c in ("asymmetric", "half_pixel")
+]
+
+
+@pytest.mark.parametrize(("rounding", "where"), WAYS)
+@pytest.mark.parametrize("factors", [(0.5, 1.5), (0.7, 0.3)])
+def test_ties_of_the_nearest_element(rounding, where, factors):
+    scales = numpy_helper.from_array(np.array([1, 1, *factors], np.float32), "")
+    ways = {"mode": "nearest", "nearest_mode": rounding, "coordinate_transformation_mode": where}
+    nodes = [node("Constant", "", "scales", value=scales), node("Resize", "x  scales", "y", **ways)]
+    nodes[0].input[:] = []
+    check(model(nodes), [(1, 14, 26), (2, 21, 13), (1, 10, 20), (1, 50, 39)])
+
+
+@pytest.mark.parametrize(("rounding", "where"), [*WAYS[::3], ("floor", "align_corners")])
+def test_ties_between_lengths_of_two_axes(rounding, where):
+    ways = {"mode": "nearest", "nearest_mode": rounding, "coordinate_transformation_mode": where}
+    nodes = [
+        *(node("Mul", "h i2", "twice"), node("Sub", "twice i1", "less"), node("Slice", "s i0 i2", "nc")),
+        *(node("Concat", "nc less h", "sizes", axis=0), node("Resize", "x   sizes", "y", **ways)),
+    ]
+    check(model(nodes), [(1, 14, 26), (2, 21, 13), (1, 28, 6), (1, 4, 14)])
+
+
+def test_a_factor_whose_rounding_decides_is_refused():
+    scales = numpy_helper.from_array(np.array([1, 1, 1.3, 1.3], np.float32), "scales")
+    nodes = [
+        helper.make_node("Constant", [], ["scales"], value=scales),
+        node("Resize", "x  scales", "y", mode="linear"),
+    ]
+    with pytest.raises(
+        FileFormatError, match=r"rounding of float32 decides on the length of h times 1\.3; .*input_shapes"
+    ):
+        load(model(nodes))
