@@ -162,7 +162,9 @@ def _dtype(
             return quantized_dtype(least, known.maximum, scheme(spec.scheme))
     dtype = activation_dtype(known, spec.method, spec.scheme)
     if isinstance(spec, Argument):
-        return quantized_dtype(*where_it_changes(spec.function, *_ends(dtype)), scheme(spec.scheme))
+        # 0, which every range has, may be far from what was seen: 1 / sqrt(x + 1e-8) changes most there
+        lo, hi = np.clip(_ends(dtype), known.minimum, known.maximum).tolist()
+        return quantized_dtype(*where_it_changes(spec.function, lo, hi), scheme(spec.scheme)) if lo < hi else dtype
     return dtype
 
 
