@@ -6,17 +6,28 @@ from difflib import get_close_matches
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float
-from megengine.core.errors import OptionError, QuantizationError, listed
+from megengine.core.errors import OptionError
 from megengine.core.text import counted
-from megengine.dispatch import NO_RULE, QuantRule, registry
+from megengine.dispatch import NO_RULE, QuantRule
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
 from megengine.quantization.pipeline.masks import masked_scores, masked_sums
 from megengine.quantization.pipeline.match import is_bias, over_picture
-from megengine.quantization.pipeline.selection import INPUT, Layer, Precision, precisions, select
+from megengine.quantization.pipeline.selection import INPUT, Precision, layers_of, precisions, select
 from megengine.quantization.pipeline.sequences import weights_of, why_float
 from megengine.quantization.pipeline.size_values import size_values
-from megengine.quantization.pipeline.spec import Addend, Argument, Fixed, Mask, Masked, Plain, QSpec, Shared, Weight
+from megengine.quantization.pipeline.spec import (
+    Addend,
+    Argument,
+    Fixed,
+    Known,
+    Mask,
+    Masked,
+    Plain,
+    QSpec,
+    Shared,
+    Weight,
+)
 from megengine.quantization.ranges import RangeMethod, TensorStatistics, activation_dtype
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
@@ -77,39 +88,6 @@ class Annotation:
 def annotate(graph: InternalGraph, config: QuantConfig) -> Annotation:
     """Decide how edges of a canonical graph are quantized. Raises OptionError if an exclude rule selects no layer."""
     return _Annotator(graph, config).run()
-
-
-def layers_of(graph: InternalGraph) -> list[Layer]:
-    """What rules select from: the inputs and ops of a graph, in execution order."""
-    return [
-        Layer(
-            e.outputs[0].name,
-            e.op if isinstance(e, Apply) else INPUT,
-            str(e.meta.get("module", "") or ""),
-            tuple(n.name for n in e.inputs),
-        )
-        for e in graph.exprs()
-        if isinstance(e, Apply | Input)
-    ]
-
-
-def require_layers(graph: InternalGraph, annotation: Annotation) -> None:
-    """Raises QuantizationError if nothing would become integers; says why each layer stays in float."""
-    if annotation.weights:
-        return
-    kinds = [name for name, op in registry.items() if op.weighted or op.rule.scans]
-    layers = [e.outputs[0].name for e in graph.exprs() if isinstance(e, Apply) and e.op in kinds]
-    if not layers:
-        held = sorted({e.op for e in graph.exprs() if isinstance(e, Apply)})
-        raise QuantizationError(
-            f"quantize: network {graph.name!r} has nothing to quantize: no layer with weights "
-            f"({', '.join(kinds)}), only {listed(held) or 'inputs and constants'}; use it as it is"
-        )
-    reasons = [f"{name} ({annotation.floating.get(name, 'no integer rule')})" for name in layers]
-    raise QuantizationError(
-        f"quantize: network {graph.name!r} would stay in float, all {counted(len(layers), 'layer')} with weights: "
-        f"{listed(reasons)}; exclude fewer layers, or use it as it is"
-    )
 
 
 _ANYWHERE = ("weighted", "product", "gather", "sequence")  # kinds that are integers whatever stands around them
@@ -282,11 +260,15 @@ class _Annotator:
                 continue
             kind = self._kind(expr)
             moves = (kind in ("clamp", "shape") or self._rule(expr).joins) and not self._feeds_from_layer(expr)
-            # where a target stores results as integers, functions give them
-            function = kind in ("function", "table") and (is_arithmetic(expr) or not self.target.quantize_outputs)
-            ends = kind in ("softmax", "norm", "gather") or function
-            if moves or ends or self._interpolates(expr):
+            if moves or self._ends(expr) or self._interpolates(expr):
                 self._leave(expr, "no integer layer stands after it")
+
+    def _ends(self, expr: Expr) -> bool:
+        """True for an op that gives floats unless an integer layer reads them."""
+        kind = self._kind(expr)
+        if kind in ("function", "table"):  # where a target stores results as integers, functions give them
+            return not self.target.quantize_outputs or (isinstance(expr, Apply) and is_arithmetic(expr))
+        return kind in ("softmax", "norm", "gather")
 
     def _reached(self, expr: Apply) -> bool:
         """True if an integer op makes a value that the op reads, or an integer layer reads one too."""
@@ -306,8 +288,12 @@ class _Annotator:
         return expr if group is None else group.root
 
     def _feeds_from_layer(self, expr: Apply) -> bool:
-        """A pooled or summed result that goes on in float is rounded anyway; a layer's own float output is not."""
+        """A pooled or summed result that goes on in float is rounded anyway; a layer's own float output is not, nor
+        that of a function that nothing else reads.
+        """
         source = expr.inputs[0]
+        if self._ends(source.expr) and self._sole(source, expr):
+            return False
         real = self._is_anchor(source) or over_picture(source.expr) or self._interpolates(source.expr)
         return id(source.expr) in self.integer and not real
 
@@ -392,7 +378,11 @@ class _Annotator:
         wide = self._wide(node)
         known = None if rule.fixed is None or wide else self.target.fixed(rule.fixed)
         if known is not None:
-            return Fixed(known, f"{node.expr.op} has a known range")
+            reason = f"{node.expr.op} has a known range"
+            if self.target.keeps_known:
+                return Fixed(known, reason)
+            scheme = self.target.signed if known.zero_point or known.qmin < 0 else self.target.non_negative
+            return Known(known, reason, scheme, self.config.activations)
         if isinstance(expr, Apply) and id(expr) in self.integer and self._kind(expr) == "gather":
             return Fixed(self._own_dtype(expr, 0), f"rows of a constant of {node.name}")
         if rule.kind == "shape" or (rule is not NO_RULE and node.expr.op in self.target.shares):

@@ -10,7 +10,7 @@ from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
-from megengine.quantization.pipeline.spec import Plain, Shared
+from megengine.quantization.pipeline.spec import Known, Plain, Shared
 from megengine.quantization.ranges import Batch, Progress, TensorStatistics, stream
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.ir.expr import Apply
@@ -31,7 +31,7 @@ def observe(graph: InternalGraph, *annotations: Annotation) -> dict[str, TensorS
     layers, whose means bias correction needs.
     """
     specs = [(name, spec) for a in annotations for name, spec in a.edges.items()]
-    plain = {name for name, spec in specs if isinstance(spec, Plain)}
+    plain = {name for name, spec in specs if isinstance(spec, Plain | Known)}
     shared = {spec.source for _, spec in specs if isinstance(spec, Shared)}
     layers = {name for a in annotations for name in a.weights}
     axes = {

@@ -10,7 +10,18 @@ from megengine.core.dtype import QuantizedDType, quantized
 from megengine.core.errors import CalibrationError, QuantizationError
 from megengine.kernels.reference import integer
 from megengine.quantization.pipeline.annotate import Annotation
-from megengine.quantization.pipeline.spec import Addend, Argument, Fixed, Mask, Masked, Plain, QSpec, Shared, Weight
+from megengine.quantization.pipeline.spec import (
+    Addend,
+    Argument,
+    Fixed,
+    Known,
+    Mask,
+    Masked,
+    Plain,
+    QSpec,
+    Shared,
+    Weight,
+)
 from megengine.quantization.ranges import TensorStatistics, activation_dtype, quantized_dtype, scheme, weight_dtype
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -143,6 +154,9 @@ def _dtype(
     if isinstance(spec, Shared):
         spec = annotation.edges[source]
     if isinstance(spec, Fixed):
+        known = seen.get(source)
+        if isinstance(spec, Known) and isinstance(known, TensorStatistics) and _is_narrow(spec.dtype, known):
+            return activation_dtype(known, spec.method, spec.scheme)
         return spec.dtype
     assert isinstance(spec, Plain), spec
     if source not in seen:
@@ -166,6 +180,11 @@ def _dtype(
         lo, hi = np.clip(_ends(dtype), known.minimum, known.maximum).tolist()
         return quantized_dtype(*where_it_changes(spec.function, lo, hi), scheme(spec.scheme)) if lo < hi else dtype
     return dtype
+
+
+def _is_narrow(dtype: QuantizedDType, seen: TensorStatistics) -> bool:
+    """Whether values were seen that all lie within half of the range of a dtype."""
+    return seen.count > 0 and 2 * max(map(abs, _ends(seen))) < max(map(abs, _ends(dtype)))
 
 
 def _least_addend(

@@ -14,7 +14,7 @@ from megengine.core.sizes import is_open
 from megengine.core.text import counted
 from megengine.module import Module
 from megengine.quantization.checks import require_float, require_float_modules
-from megengine.quantization.pipeline.annotate import Annotation, annotate, require_layers
+from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.calibrate import calibrate, observe
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
@@ -23,6 +23,7 @@ from megengine.quantization.pipeline.freeze import freeze, quantize_weight, sour
 from megengine.quantization.pipeline.groups import group_of
 from megengine.quantization.pipeline.integerize import with_integers
 from megengine.quantization.pipeline.layer_regions import layer_regions
+from megengine.quantization.pipeline.layers import require_layers
 from megengine.quantization.pipeline.masks import is_mask
 from megengine.quantization.pipeline.match import is_bias
 from megengine.quantization.pipeline.materialize import materialize

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from megengine.core.notebook import html_table
 from megengine.core.text import counted
-from megengine.quantization.pipeline.annotate import Annotation, annotate, layers_of
+from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
-from megengine.quantization.pipeline.selection import hits
+from megengine.quantization.pipeline.selection import hits, layers_of
 from megengine.quantization.pipeline.spec import Fixed, Plain, Shared
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.ir.graph import InternalGraph

@@ -18,6 +18,7 @@ class Profile:
         bias: "float" (B carries the bias, default arithmetic) or "int32" (b carries it).
         residual: "fused" (R1: the branch of a residual is not rounded) or "quantized" (R2: it is).
         quantize_outputs: outputs of the network are integers too.
+        keeps_known: ops of a known range (softmax, sigmoid) have it, also where the data spans a small part of it.
         shares: ops whose result takes the scale of their operand, beside those that move integers.
         source: where the target says so.
 
@@ -30,6 +31,7 @@ class Profile:
     bias: str = "float"
     residual: str = "fused"
     quantize_outputs: bool = False
+    keeps_known: bool = False
     shares: tuple[str, ...] = ()
     source: str = ""
 
@@ -73,6 +75,7 @@ PROFILES = {
             bias="int32",
             residual="quantized",
             quantize_outputs=True,
+            keeps_known=True,
             shares=("avg_pool2d",),
             source="LiteRT 8-bit quantization specification: weights [-127, 127], bias int32, AVERAGE_POOL_2D keeps "
             "its scale, SOFTMAX and LOGISTIC have scale 1/256 and zero point -128",

@@ -8,7 +8,7 @@ from typing import Any
 import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.quantization.checks import Analysis, analyze
-from megengine.quantization.pipeline.annotate import Annotation, annotate, require_layers
+from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.calibrate import calibrate, observe_all, prepared
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.distill import distill
@@ -18,6 +18,7 @@ from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import Frozen, edge_dtype, freeze
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.judging import Judges
+from megengine.quantization.pipeline.layers import require_layers
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.refine import refine
 from megengine.quantization.pipeline.report import QuantReport, report_of

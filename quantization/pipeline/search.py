@@ -21,7 +21,6 @@ import megengine.traced_module as tm
 from megengine import plan
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import CalibrationError
-from megengine.quantization.pipeline.annotate import layers_of
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.mixing import Mixer, Move
 from megengine.quantization.pipeline.quantize import quantize_model
@@ -29,7 +28,7 @@ from megengine.quantization.pipeline.report import multiply_adds
 from megengine.quantization.pipeline.search_judging import LEAD, Judge, Judged
 from megengine.quantization.pipeline.search_latency import LatencyTable
 from megengine.quantization.pipeline.search_state import Budget, Point, SearchState
-from megengine.quantization.pipeline.selection import PRECISIONS
+from megengine.quantization.pipeline.selection import PRECISIONS, layers_of
 from megengine.quantization.ranges import Progress, as_samples
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.formats import native

@@ -11,6 +11,8 @@ from typing import Any
 
 from megengine.core.errors import OptionError, nearest
 from megengine.core.text import counted
+from megengine.traced_module.ir.expr import Apply, Input
+from megengine.traced_module.ir.graph import InternalGraph
 
 PRECISIONS: dict[str, tuple[int | None, int | None]] = {
     "w8a8": (8, 8),
@@ -155,6 +157,20 @@ class Layer:
         if any(sign in rule for sign in "*?["):
             return any(fnmatchcase(text, rule) for text in texts)
         return rule in texts or self.module.startswith(rule + ".")
+
+
+def layers_of(graph: InternalGraph) -> list[Layer]:
+    """What rules select from: the inputs and ops of a graph, in execution order."""
+    return [
+        Layer(
+            e.outputs[0].name,
+            e.op if isinstance(e, Apply) else INPUT,
+            str(e.meta.get("module", "") or ""),
+            tuple(n.name for n in e.inputs),
+        )
+        for e in graph.exprs()
+        if isinstance(e, Apply | Input)
+    ]
 
 
 def hits(rule: str, layers: Sequence[Layer], option: str) -> list[str]:

@@ -72,10 +72,18 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The edge has a known range (sigmoid, softmax), whatever the data says."""
+    """The edge has a known range (a table's rows, sigmoid where the target wants it), whatever the data says."""
 
     dtype: QuantizedDType
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Fixed):
+    """The edge has a known range, but for data that spans less than half of it: such data has its own."""
+
+    scheme: str = ""
+    method: RangeMethod = field(default_factory=RangeMethod)
 
 
 @dataclass(frozen=True, slots=True)

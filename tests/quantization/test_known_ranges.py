@@ -1,0 +1,71 @@
+"""Results of a known range (tanh, sigmoid, softmax) where the data spans a small part of it."""
+
+import numpy as np
+import onnx
+import pytest
+
+from megengine.convert.onnx import load
+from megengine.core.dtype import quint8
+from megengine.core.errors import QuantizationError
+from megengine.plan import compile as compile_plan
+from megengine.quantization import QuantConfig, quantize_model, verify
+from tests.helpers.quant_nets import Builder, run, sqnr
+
+
+def _tail(op, small, *, layer):
+    """A layer whose results are small, or far from the middle of a range, and a function of them."""
+    b = Builder((2, 3, 8, 8))
+    attrs = {"axis": 3} if op == "softmax" else {}
+    y = b.conv(b.x, 4, bias=False, label="first")
+    y = b.op("add", b.op("mul", y, b.g.constant(np.float32(small)), label="s"), b.g.constant(np.float32(0)), label="t")
+    y = b.op(op, b.conv(y, 4, bias=False, label="narrow"), label="act", **attrs)
+    return b, b.done(b.conv(y, 2, label="last") if layer else b.op("reshape", y, shape=(2, 256), label="flat"))
+
+
+@pytest.mark.parametrize("op", ["tanh", "softmax"])
+@pytest.mark.parametrize("profile", ["x86", "arm-dotprod", "tensorrt"])
+def test_data_of_a_small_range_has_a_range_of_its_own(op, profile):
+    b, graph = _tail(op, 1e-3, layer=True)
+    model = quantize_model(graph, b.data(), QuantConfig(profile=profile))
+    x = b.data(1, seed=4)[0]
+    assert sqnr(run(graph, x)[0], run(model.integer_graph, x)[0]) > (28 if op == "tanh" else 40)
+    assert verify(model, [x]).exact
+
+
+def test_a_target_with_known_ranges_keeps_them():
+    b, graph = _tail("softmax", 1e-3, layer=True)
+    model = quantize_model(graph, b.data(), QuantConfig(profile="tflite"))
+    assert model.frozen.edges["act"].scale == np.float32(1 / 256)
+
+
+def test_data_that_fills_the_range_keeps_the_known_one():
+    b, graph = _tail("softmax", 1.0, layer=True)
+    assert quantize_model(graph, b.data()).frozen.edges["act"] == quint8(1 / 256)
+
+
+@pytest.mark.parametrize("op", ["tanh", "softmax"])
+def test_a_function_at_the_end_that_is_only_moved_stays_in_float(op):
+    b, graph = _tail(op, 1e-3, layer=False)
+    model = quantize_model(graph, b.data())
+    assert {one.name for one in model.report.floating} == {"act"}
+    x = b.data(1, seed=4)[0]
+    assert sqnr(run(graph, x)[0], compile_plan(model.integer_graph)(x)[0]) > 28
+
+
+_BODY = (
+    "(int64 i, bool go, float[2,4] h) => (bool o, float[2,4] p) { o = Identity (go) q = MatMul (h, w) p = Tanh (q) }"
+)
+_LOOP = f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,4] x, int64 n) => (float[2,4] y) <float[4,4] w = {{{", ".join(["0.5"] * 16)}}}> {{
+    t = Constant <value = bool {{1}}> ()
+    y = Loop (n, t, x) <body = b {_BODY}>
+}}"""
+
+
+def test_layers_that_a_loop_runs_are_named_with_the_way_out():
+    model, data = onnx.parser.parse_model(_LOOP), np.ones((2, 4), np.float32)
+    match = r"1 layer with weights \(q\) that 'y' \(loop\) runs.*input_values=\{\.\.\.\}"
+    with pytest.raises(QuantizationError, match=match):
+        quantize_model(load(model), [(data, np.int64(3))])
+    rounds = quantize_model(load(model, input_values={"n": 3}), [data])
+    assert len(rounds.annotation.weights) == 3
