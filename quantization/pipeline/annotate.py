@@ -255,13 +255,26 @@ class _Annotator:
             anywhere = self._kind(expr) in _ANYWHERE
             if id(expr) in self.integer and not anywhere and not self._reached(expr):
                 self._leave(expr, "no integer layer stands before it")
+        judged: set[int] = set()  # ops from whose results choices alone follow
         for expr in reversed(self.exprs):
+            kind = self._kind(expr)
+            if self._is_judged(expr, judged):
+                judged.add(id(expr))
             if id(expr) not in self.integer or self._rule(expr).scans or self._used(expr.output):
                 continue
-            kind = self._kind(expr)
+            if id(expr) in judged and self._rule(expr).pointwise and not is_bias(expr):
+                self._leave(expr, "choices alone follow from it, which steps would change")
             moves = (kind in ("clamp", "shape") or self._rule(expr).joins) and not self._feeds_from_layer(expr)
             if moves or self._ends(expr) or self._interpolates(expr):
                 self._leave(expr, "no integer layer stands after it")
+
+    def _is_judged(self, expr: Expr, judged: set[int]) -> bool:
+        """True for an op from whose result choices alone follow (argmin, comparisons), behind others of each number."""
+        rule, out = self._rule(expr), expr.outputs[0]
+        if not (rule.pointwise or rule.kind in ("", "function", "shape", "softmax")) or not out.users:
+            return False
+        readers = [self._root(u) for u in out.users]
+        return id(out) not in self.outputs and all(id(r) in judged or _chooses(r) for r in readers)
 
     def _ends(self, expr: Expr) -> bool:
         """True for an op that gives floats unless an integer layer reads them."""
@@ -288,9 +301,7 @@ class _Annotator:
         return expr if group is None else group.root
 
     def _feeds_from_layer(self, expr: Apply) -> bool:
-        """A pooled or summed result that goes on in float is rounded anyway; a layer's own float output is not, nor
-        that of a function that nothing else reads.
-        """
+        """A pooled or summed result that goes on in float is rounded anyway; that of a layer or function is not."""
         source = expr.inputs[0]
         if self._ends(source.expr) and self._sole(source, expr):
             return False
@@ -469,6 +480,12 @@ class _Annotator:
                     if node.name in sources:
                         continue
                     self.result.edges[node.name] = Shared(out.name, f"concat {out.name} copies integers")
+
+
+def _chooses(expr: Expr) -> bool:
+    """True for an op that reads numbers, and gives indices or truth values."""
+    used = [n for n in expr.outputs if n.users or any(n is one for one in n.graph.outputs)]
+    return isinstance(expr, Apply) and bool(used) and not any(is_float(n.dtype) for n in used)
 
 
 def _most(operand: TensorNode) -> str | float:

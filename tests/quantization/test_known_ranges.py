@@ -52,6 +52,24 @@ def test_a_function_at_the_end_that_is_only_moved_stays_in_float(op):
     assert sqnr(run(graph, x)[0], compile_plan(model.integer_graph)(x)[0]) > 28
 
 
+def test_choices_follow_from_floats():
+    """Distances to rows of a table: the nearest row is another one if distances are rounded to 8 bits."""
+    b = Builder((64, 16))
+    table = np.random.default_rng(3).normal(size=(32, 16)).astype(np.float32) + 4
+    turned = {"transpose_a": False, "transpose_b": True}
+    z = b.op("matmul", b.x, b.constant((16, 16), 0.3), label="z", **turned)
+    z = b.op("add", z, b.g.constant(np.float32(4)), label="moved")
+    near = b.op("matmul", z, b.g.constant(table), label="near", **turned)
+    own = b.op("sum", b.op("mul", z, z), axis=(1,), keepdims=True)
+    far = b.op("sub", own, b.op("mul", near, b.g.constant(np.float32(2))), label="far")
+    far = b.op("add", far, b.g.constant(np.square(table).sum(1)), label="all")
+    far = b.op("reshape", far, shape=(64, 32), label="flat")
+    graph = b.done(b.op("argmin", far, axis=1, keepdims=False, label="which"))
+    model = quantize_model(graph, b.data())
+    x = b.data(1, seed=4)[0]
+    assert (run(graph, x)[0] == run(model.integer_graph, x)[0]).mean() > 0.9
+
+
 _BODY = (
     "(int64 i, bool go, float[2,4] h) => (bool o, float[2,4] p) { o = Identity (go) q = MatMul (h, w) p = Tanh (q) }"
 )
