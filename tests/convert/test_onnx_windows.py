@@ -50,7 +50,7 @@ def model_of(op, x, weight, attrs, outputs=("y",)):
     results = [helper.make_tensor_value_info(n, kind, None) for n, kind in zip(outputs, kinds, strict=False)]
     graph = helper.make_graph([node], "g", infos, results, inits)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    return model, rng.standard_normal(x).astype(np.float32)
+    return model, rng.standard_normal([n if isinstance(n, int) else 1 for n in x]).astype(np.float32)
 
 
 def by_runtime(model, x):
@@ -100,3 +100,29 @@ def test_maxima_go_back_to_their_places():
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     (got,) = interpret(load_graph(model.SerializeToString()), [x])
     np.testing.assert_array_equal(got.numpy(), by_runtime(model, x)[0])
+
+
+OPEN = {
+    "mean": ("AveragePool", {"kernel_shape": [3], "strides": [3], "count_include_pad": 1, "ceil_mode": 1}),
+    "mean_in_borders": (
+        "AveragePool",
+        {"kernel_shape": [3, 3], "strides": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1, "ceil_mode": 1},
+    ),
+    "mean3_in_borders": (
+        "AveragePool",
+        {"kernel_shape": [3] * 3, "strides": [3] * 3, "pads": [1] * 6, "count_include_pad": 1, "ceil_mode": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_the_example_decides_nothing_where_axes_are_open(name):
+    """At the example's 16 no window goes beyond the end; at other lengths one does."""
+    op, attrs = OPEN[name]
+    dims = len(attrs["kernel_shape"])
+    model, _ = model_of(op, ("batch", 2, *"hwd"[:dims]), None, attrs)
+    graph = load_graph(model)
+    for sizes in ((8, 8, 8), (9, 10, 11), (13, 7, 10)):
+        x = np.random.default_rng(1).standard_normal((2, 2, *sizes[:dims])).astype(np.float32)
+        (want,) = by_runtime(model, x)
+        np.testing.assert_allclose(plan.compile(graph)(x)[0], want, atol=1e-5)

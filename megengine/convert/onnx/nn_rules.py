@@ -8,7 +8,7 @@ import numpy as np
 
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
 from megengine.core.dtype import storage_of
-from megengine.core.sizes import largest, least
+from megengine.core.sizes import is_open, largest, least
 from megengine.core.text import counted
 
 MAX_SIZE = (1 << 31) - 1  # of a window, in any direction
@@ -145,8 +145,8 @@ def _transposed_padding(node: OnnxNode, window: Window, extra: Sizes) -> tuple[P
     padding, extended = [], []
     for length, reach, step, more, out in zip(window.size, window.reach, window.stride, extra, wanted, strict=True):
         total = step * (length - 1) + more + reach - out
-        extended.append(more - min(total, 0))
-        padding.append(_halves(max(total, 0), mode))
+        extended.append(more - least(total, 0))
+        padding.append(_halves(largest(total, 0), mode))
     return tuple(padding), tuple(extended)
 
 
@@ -200,7 +200,9 @@ def average_pool(node: OnnxNode, x: Value) -> Value:
     """Means; what `ceil_mode` adds at the end never counts."""
     window, padding, more = _pool_window(node, x)
     borders = bool(node.attr("count_include_pad", 0))
-    if borders and any(more):  # declared padding counts, the extension does not: pad by hand first
+    if borders and any(
+        is_open(n) or n for n in more
+    ):  # declared padding counts, the extension does not: pad by hand first
         x = node.apply("pad", x, widths=((0, 0), (0, 0), *padding), mode="constant", value=0.0)
         padding, borders = ((0, 0),) * window.dims, False
     wide = tuple((begin, end + extra) for (begin, end), extra in zip(padding, more, strict=True))
