@@ -1,4 +1,4 @@
-"""A model with open axes is read at two sizes: what differs between them without a formula holds for one size only."""
+"""A model with open axes is read at more sizes: what differs between them without a formula holds for one size only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from megengine.traced_module.bodies import Body
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 
-_FACTORS = ((2, 3, 5), (2,), (3,))  # of the examples, one after the other: some networks take equal lengths only
+# Lengths from those of the example: factors, one for each axis, and what is added. Of each row the first that the
+# network takes is read: some take equal lengths only, others multiples of a number.
+_SECOND = (((2, 3, 5), 0), ((2,), 0), ((3,), 0))
+_ODD = (((2, 3, 5), 1), ((2,), 1), ((2,), 3), ((4,), 1), ((1,), 3))
 _CLOSE = 1e-6  # relative difference of numbers that are computed from sizes
 
 
@@ -25,15 +28,16 @@ def check_every_size(graph: InternalGraph, read: Callable[[dict[str, int]], Inte
     examples = {name: n for node in graph.inputs for name, n in _examples(node.spec.shape)}
     if not examples:
         return
-    for factors in _FACTORS:
-        sizes = {name: n * factors[i % len(factors)] for i, (name, n) in enumerate(examples.items())}
-        try:
-            second = read(sizes)
-        except FileFormatError:
-            continue
-        if found := _first_difference(graph, second, sizes):
-            raise _error(*found, examples, sizes)
-        return
+    for row in (_SECOND, _ODD):
+        for factors, more in row:
+            sizes = {name: n * factors[i % len(factors)] + more for i, (name, n) in enumerate(examples.items())}
+            try:
+                second = read(sizes)
+            except FileFormatError:
+                continue
+            if found := _first_difference(graph, second, sizes):
+                raise _error(*found, examples, sizes)
+            break
 
 
 def _examples(shape: Sequence[int]) -> Iterator[tuple[str, int]]:
