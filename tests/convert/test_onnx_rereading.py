@@ -67,3 +67,83 @@ def test_a_remainder_that_is_zero_at_some_lengths_decides_in_the_run():
     for n in (4, 5, 16):
         x = np.random.default_rng(n).standard_normal((2, n)).astype(np.float32)
         np.testing.assert_array_equal(compile_plan(net)(x)[0], session.run(None, {"x": x})[0])
+
+
+# tokens of so many rounds, until all are 3: the length of `out` inside is the loop's own
+_GREEDY = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch,4] x, float[4,6] w, float[6,4] e) => (int64[batch,k] y, float[batch,4] last) {
+    s = Shape (x)
+    zero = Constant <value = int64[1] {0}> ()
+    b = Gather (s, zero)
+    first = ConstantOfShape <value = int64[1] {0}> (b)
+    none = Concat <axis = 0> (b, zero)
+    empty = ConstantOfShape <value = int64[1] {0}> (none)
+    n = Constant <value = int64 {7}> ()
+    t = Constant <value = bool {1}> ()
+    last, token, y = Loop (n, t, x, first, empty) <body = body
+        (int64 i, bool go, float[p,4] h, int64[q] tok, int64[r,l] out)
+        => (bool further, float[p,4] h_out, int64[q] tok_out, int64[r,m] out_out) {
+            row = Gather (e, tok)
+            sum = Add (h, row)
+            h_out = Tanh (sum)
+            z = MatMul (h_out, w)
+            tok_out = ArgMax <axis = 1, keepdims = 0> (z)
+            one = Constant <value = int64[1] {1}> ()
+            column = Unsqueeze (tok_out, one)
+            out_out = Concat <axis = 1> (out, column)
+            three = Constant <value = int64 {3}> ()
+            ends = Equal (tok_out, three)
+            bits = Cast <to = 6> (ends)
+            all = ReduceMin <keepdims = 0> (bits)
+            over = Cast <to = 9> (all)
+            further = Not (over) }>
+}"""
+
+# sums of the rows between offsets, as torch writes EmbeddingBag: bounds of bounds
+_BAGS = """<ir_version: 8, opset_import: ["" : 17]>
+g (int64[batch,n] x, float[9,4] w) => (float[k,4] y) {
+    s = Shape <start = 0, end = 1> (x)
+    b = Squeeze (s)
+    t = Shape <start = 1, end = 2> (x)
+    n = Squeeze (t)
+    bn = Mul (b, n)
+    zero = Constant <value = int64 {0}> ()
+    begins = Range (zero, bn, n)
+    flat = Constant <value = int64[1] {-1}> ()
+    places = Reshape (x, flat)
+    total = Shape (places)
+    offsets = Concat <axis = 0> (begins, total)
+    rows = Gather (w, places)
+    first = SequenceEmpty ()
+    more = Less (zero, b)
+    last, list = Loop (, more, zero, first) <body = body (int64 i, bool go, seq(float[4]) before)
+        => (bool further, int64 i_out, seq(float[4]) after) {
+            one = Constant <value = int64 {1}> ()
+            two = Constant <value = int64 {2}> ()
+            axes = Constant <value = int64[1] {0}> ()
+            own = Reshape (j, flat)
+            next = Add (own, one)
+            behind = Add (own, two)
+            start = Slice (offsets, own, next)
+            end = Slice (offsets, next, behind)
+            bag = Slice (rows, start, end)
+            row = ReduceSum <keepdims = 1> (bag, axes)
+            after = SequenceInsert (before, row)
+            i_out = Add (j, one)
+            further = Less (i_out, b) }>
+    y = ConcatFromSequence <axis = 0> (list)
+}""".replace("(int64 i, bool go, seq", "(int64 i, bool go, int64 j, seq")
+
+
+@pytest.mark.parametrize("text", [_GREEDY, _BAGS], ids=["greedy", "bags"])
+def test_loops_over_an_open_batch(text):
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    net, session = load(model), runtime.InferenceSession(model.SerializeToString())
+    w, e = (rng.standard_normal(n).astype(np.float32) for n in ((4, 6), (6, 4)))
+    for batch, n in ((1, 3), (3, 5), (4, 2)):
+        if text is _GREEDY:
+            given = {"x": rng.standard_normal((batch, 4)).astype(np.float32), "w": w, "e": e}
+        else:
+            given = {"x": rng.integers(0, 9, (batch, n)), "w": rng.standard_normal((9, 4)).astype(np.float32)}
+        for got, want in zip(compile_plan(net)(*given.values()), session.run(None, given), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

@@ -174,7 +174,7 @@ def numbers(node: OnnxNode, start: Tensor, limit: Tensor, delta: Tensor) -> Tens
     """From `start` on in steps, up to an open limit; known ones are computed while importing."""
     first, last, step = (value.reshape(-1).tolist()[0] for value in _known(node))
     count = largest(0, math.ceil((last - first) / step))
-    return counting(count).astype(start.dtype) * step + start
+    return counting(count).astype(start.dtype) * (delta if is_open(step) else step) + start
 
 
 @rule("Size", quantized=True)

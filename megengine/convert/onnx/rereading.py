@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import FileFormatError, brief
-from megengine.core.sizes import COUNT, OpenRatio, OpenSize, at, closed, is_open, names_of
+from megengine.core.sizes import COUNT, OpenRatio, OpenSize, at, is_open, names_of
 from megengine.traced_module.bodies import Body
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
@@ -92,8 +92,8 @@ def _alike(a: Any, b: Any, sizes: Mapping[str, int]) -> bool:
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(_alike(x, y, sizes) for x, y in zip(a, b, strict=True))
     if isinstance(a, (OpenSize, OpenRatio)):
-        here = at(a, {**dict.fromkeys(names_of(a), COUNT), **sizes})
-        return isinstance(b, (int, float)) and abs(here - closed(b)) <= _CLOSE * abs(here)
+        here, there = (at(size, {**dict.fromkeys(names_of(size), COUNT), **sizes}) for size in (a, b))
+        return isinstance(there, (int, float)) and abs(here - there) <= _CLOSE * abs(here)
     if is_open(b):
         return False
     return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else (a == b or a is b or (a != a and b != b))

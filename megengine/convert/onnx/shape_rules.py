@@ -14,7 +14,9 @@ from megengine.core.text import counted
 from megengine.dispatch import apply
 from megengine.ops.common import counting, size_tensor
 from megengine.tensor import Tensor
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.passes import constant_value
 
 
 @rule("Shape", quantized=True)
@@ -175,11 +177,38 @@ def _between(node: OnnxNode, x: Value) -> Value:
         )
     for place, axis in enumerate(axes):
         axis = node.axis(axis, len(x.shape))
-        inside = node.composed(_places_between, starts, ends, place=place, length=x.shape[axis])
-        index = node.reshape(node.apply("nonzero", inside), (-1,))
+        bounds = {"place": place, "length": x.shape[axis]}
+        if _is_next(ends, starts):
+            index = node.composed(_first_place, starts, **bounds)
+        else:
+            index = node.reshape(node.apply("nonzero", node.composed(_places_between, starts, ends, **bounds)), (-1,))
         pattern = tuple("i" if a == axis else (None, None, None) for a in range(len(x.shape)))
         x = node.apply("index", x, index, pattern=pattern)
     return x
+
+
+def _is_next(ends: Value, starts: Value) -> bool:
+    """Whether bounds are computed as others and 1, which leave one place between them."""
+    (one, more), (other, less) = _less_added(ends), _less_added(starts)
+    return one is other and more - less == 1
+
+
+def _less_added(value: Value) -> tuple[Value, int]:
+    """A value without a whole number that is added to it, and this number."""
+    if not isinstance(value, TensorNode) or not isinstance(value.expr, Apply) or value.expr.op != "add":
+        return value, 0
+    for inner, added in (value.expr.inputs, value.expr.inputs[::-1]):
+        number = np.asarray(constant_value(added))
+        if number.dtype.kind == "i" and number.size == 1 and inner.shape == value.shape:
+            return inner, int(number.reshape(()))
+    return value, 0
+
+
+def _first_place(node: OnnxNode, starts: Tensor, *, place: int, length: int) -> Tensor:
+    """The one place that a slice takes; it is beyond the end, where an index is refused, if there is none."""
+    first, total = starts[place].astype("int64"), size_tensor(length)
+    last = F.logical_or(first == -1, first < -total)  # from -1 to 0 there is no place
+    return F.where(last, total, first).reshape(1)
 
 
 def _places_between(node: OnnxNode, starts: Tensor, ends: Tensor, *, place: int, length: int) -> Tensor:
