@@ -18,6 +18,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, TensorNode, get_subattr
+from megengine.traced_module.ir.primitives import check_former_input
 from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.sizes import has_open_axes, note_counts, sizes_of, unfit
 from megengine.traced_module.tracing.calls import run_call
@@ -183,6 +184,7 @@ class _Interpreter:
         if isinstance(expr, GetAttr):
             return (get_subattr(inputs[0], expr.name),)
         if not isinstance(expr, Call):
+            check_former_input(expr)
             return ()
         return [leaf for leaf in flatten(run_call(expr, inputs))[0] if isinstance(leaf, Tensor)]
 

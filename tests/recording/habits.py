@@ -10,6 +10,7 @@ import sys
 from contextlib import ExitStack
 
 import data_habits
+import end_habits
 import graph_habits
 import line_habits  # noqa: F401  (enters its own)
 import numpy as np
@@ -17,7 +18,13 @@ import precision_habits
 import quantized_habits
 from idioms import plain, values
 
-HABITS = {**quantized_habits.HABITS, **data_habits.HABITS, **precision_habits.HABITS, **graph_habits.HABITS}
+HABITS = {
+    **quantized_habits.HABITS,
+    **data_habits.HABITS,
+    **precision_habits.HABITS,
+    **graph_habits.HABITS,
+    **end_habits.HABITS,
+}
 
 
 def habit(function):

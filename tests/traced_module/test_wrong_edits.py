@@ -77,7 +77,6 @@ WRONG = {
         lambda m: extract(child_graphs(m.graph)[0], [], [child_graphs(m.graph)[0].outputs[0]]),
         "is called by another graph",
     ),
-    "reset inputs that are used": (lambda m: m.graph.reset_inputs(tensor(X)), "is still used"),
     "reset inputs to a number": (lambda m: m.graph.reset_inputs(3), "expected tensors, got int"),
     "set an input to another graph's": (
         lambda m: set_input(m.graph, first(m, "mul_out").expr, 0, first(module(), "x")),

@@ -18,11 +18,11 @@ from megengine.traced_module.editing.checking import check_owned
 from megengine.traced_module.editing.expressions import add_input
 from megengine.traced_module.editing.results import callers, set_results, value_in
 from megengine.traced_module.editing.rewiring import set_call
-from megengine.traced_module.ir.expr import Call, Expr, Input
+from megengine.traced_module.ir.expr import Call, Expr
 from megengine.traced_module.ir.functions import arguments_key, flatten_arguments, unflatten_arguments
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.ir.primitives import IN_ANOTHER, assign, unlink
+from megengine.traced_module.ir.primitives import IN_ANOTHER, assign, drop_former_input, is_among
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
 
@@ -76,7 +76,7 @@ def reset_inputs(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str,
         raise GraphError(f"reset_inputs: expected tensors, got {type(wrong[0]).__name__}")
     with graph.journal.transaction("reset_inputs"):
         specs = [leaf.spec for leaf in leaves]
-        names = [f"args_{i}" for i in range(len(specs))]
+        names = ["args"] * len(specs)
         calls = callers(graph)
         outer = _outer_inputs(calls, names, specs)
         inputs = [add_input(graph, name, spec) for name, spec in zip(names, specs, strict=True)]
@@ -129,18 +129,10 @@ def set_signature(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str
     """Inputs in the order of a call's arguments; the module takes calls of that form from now on."""
     inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
     head = [n for n in graph.inputs if isinstance(n, ModuleNode)]
-    dropped = [n for n in graph.inputs if n not in inputs and n not in head]
-    for node in dropped:
-        if node.users:
-            raise GraphError(
-                f"reset_inputs: {node.name!r} is still used; in `with graph.transaction():` make the new input "
-                f"(add_input_node), let it replace {node.name!r} (replace_node), then call "
-                "traced_module.editing.extracting.drop_unused_inputs(graph)"
-            )
-    for node in dropped:
-        assert isinstance(node.expr, Input)
-        unlink(graph, node.expr)
+    former = [n for n in graph.inputs if not is_among(n, inputs) and not is_among(n, head)]
     assign(graph, graph, "_inputs", (*head, *inputs))
+    for node in former:
+        drop_former_input(graph, node)
     assign(graph, graph, "arguments", arguments)
     own_call(graph)
 

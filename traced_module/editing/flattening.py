@@ -15,7 +15,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import attribute_path
 from megengine.traced_module.ir.names import without_count
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.ir.primitives import assign, link, number, remove_dead
+from megengine.traced_module.ir.primitives import assign, check_former_input, link, number, remove_dead
 from megengine.traced_module.ir.provenance import graph_path, meta_at
 from megengine.traced_module.ir.queries import child_graph
 
@@ -118,7 +118,9 @@ class _Inliner:
                 other = at.other_shapes or any(inner[id(n)].spec != n.spec for n in child.inputs[1:])
                 prefix = self.prefixes[id(module_node)]
                 return _Entered(child, iter(child.exprs(recursive=False)), inner, prefix, below, names, other, expr)
-            if not isinstance(expr, Input):
+            if isinstance(expr, Input):
+                check_former_input(expr)
+            else:
                 self.copied(expr, at)
         return None
 

@@ -17,7 +17,15 @@ from megengine.traced_module.ir.expr import Apply, Call, CallMethod, Expr, is_ca
 from megengine.traced_module.ir.functions import Arguments, flatten_arguments, normalized
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.ir.primitives import IN_ANOTHER, assign, exchange, exchange_outputs, is_among, use_nodes
+from megengine.traced_module.ir.primitives import (
+    IN_ANOTHER,
+    assign,
+    drop_former_input,
+    exchange,
+    exchange_outputs,
+    is_among,
+    use_nodes,
+)
 from megengine.traced_module.ir.queries import child_graph
 
 
@@ -55,6 +63,7 @@ def _replace_one(graph: InternalGraph, old: Node, new: Node) -> None:
     for user in users:
         exchange(graph, user, old, new)
     exchange_outputs(graph, old, new)
+    drop_former_input(graph, old)
 
 
 def _between(old: Node, new: Node) -> list[Expr]:

@@ -22,6 +22,7 @@ from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMetho
 from megengine.traced_module.ir.functions import unflatten_arguments
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
+from megengine.traced_module.ir.primitives import check_former_inputs
 from megengine.traced_module.traced import TracedModule
 
 # state of a traced module that is no attribute of the user
@@ -112,6 +113,7 @@ class ModuleWriter:
     # ------------------------------------------------------------ graphs
 
     def graph(self, graph: InternalGraph, where: str) -> str:
+        check_former_inputs(graph)
         head: dict[str, Any] = {"name": graph.name, "qualname": graph.qualname}
         head["inputs"] = [n.name for n in graph.inputs]
         head["outputs"] = [n.name for n in graph.outputs]

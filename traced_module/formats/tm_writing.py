@@ -33,6 +33,7 @@ from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMetho
 from megengine.traced_module.ir.functions import Arguments
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.primitives import check_former_inputs
 from megengine.traced_module.ir.provenance import to_plain
 from megengine.traced_module.nesting import nests
 from megengine.traced_module.traced import TracedModule
@@ -226,6 +227,7 @@ class _Description:
     # ------------------------------------------------------------ graphs
 
     def graph(self, graph: InternalGraph, *, is_top: bool) -> Stub:
+        check_former_inputs(graph)
         stub = Stub(f"{_HOME}.traced_module.InternalGraph")
         self.objects.append(stub)
         nodes: dict[int, Stub] = {}

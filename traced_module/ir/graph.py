@@ -355,10 +355,11 @@ class InternalGraph:
         return methods.add_input_node(self, shape, dtype, name)
 
     def reset_inputs(self, *args: Any, **kwargs: Any) -> list[TensorNode]:
-        """Give the graph new inputs for these example tensors; the old ones must be unused then.
+        """Give the graph new inputs for these example tensors. Returns their nodes.
 
-        Returns the new input nodes; use `replace_node` to connect them, then `compile` removes nothing else. In the
-        graph of a submodule, calls of it get the values of inputs that the graphs around it get.
+        What uses a former input waits for `replace_node({former: value of new inputs})`; until then the graph neither
+        runs nor is written. In the graph of a submodule, calls of it get the values of inputs that the graphs around
+        it get.
         """
         return methods.reset_inputs(self, args, kwargs)
 

@@ -19,6 +19,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.methods import methods
 from megengine.traced_module.ir.node import TensorNode, module_of
 from megengine.traced_module.ir.owner import GraphOwner
+from megengine.traced_module.ir.primitives import check_former_input
 from megengine.traced_module.ir.provenance import graph_path, module_path
 from megengine.traced_module.ir.queries import child_graph, child_graphs, children_of
 
@@ -172,6 +173,8 @@ def _check_one(graph: InternalGraph) -> list[InternalGraph]:
             if graph._names.get(n._name) is not n or n._graph is not graph or n._expr is not expr:
                 raise GraphError(f"lint: {n.name!r} is not owned by graph {graph.name!r}")
             made.add(id(n))
+        if isinstance(expr, Input):
+            check_former_input(expr)
         child = child_graph(expr)
         if child is not None:
             children[id(child)] = child

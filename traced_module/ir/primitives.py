@@ -7,6 +7,7 @@ from itertools import compress, count, repeat
 from operator import is_, is_not
 from typing import Any
 
+from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef
 from megengine.core.sizes import names_of
 from megengine.traced_module.ir.expr import SHAPE_OF, Apply, Call, Expr, Input
@@ -100,9 +101,38 @@ def mark(exprs: Sequence[Expr], name: str) -> None:
             assign(expr._graph, expr, "meta", meta)
 
 
+def is_former_input(expr: Expr) -> bool:
+    """True for an input that its graph does not take any more: what uses it waits for another value."""
+    return isinstance(expr, Input) and not is_among(expr._outputs[0], expr._graph._inputs)
+
+
+def check_former_input(expr: Expr) -> None:
+    """Raise GraphError if something uses an input that `reset_inputs` took away."""
+    node = expr._outputs[0]
+    if is_former_input(expr) and (node._users or is_among(node, expr._graph._outputs)):
+        user = repr(next(iter(node._users))) if node._users else "the result"
+        raise GraphError(
+            f"{user} of {expr._graph.qualname} uses {node.name!r}, which reset_inputs took away; replace_node puts a "
+            "new input, or a value made of new ones, in its place"
+        )
+
+
+def check_former_inputs(graph: InternalGraph) -> None:
+    """`check_former_input` of each input that stands in a graph."""
+    for expr in graph._order:
+        if isinstance(expr, Input):
+            check_former_input(expr)
+
+
+def drop_former_input(graph: InternalGraph, node: Node) -> None:
+    """Take a former input out, unless something uses or returns it still."""
+    if is_former_input(node._expr) and not node._users and not is_among(node, graph._outputs):
+        unlink(graph, node._expr)
+
+
 def is_dead(expr: Expr, returned: set[int] | None = None) -> bool:
     """True for an expression whose values nothing uses or returns, and which is neither an input nor is to stay."""
-    if expr._disable_remove or isinstance(expr, Input):
+    if expr._disable_remove or (isinstance(expr, Input) and not is_former_input(expr)):
         return False
     if any([n._users for n in expr._outputs]):
         return False
