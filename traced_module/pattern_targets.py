@@ -72,9 +72,9 @@ class Target:
         """Operands of an operator in the order of its function, nodes and numbers; None for other calls."""
         if not self._operation.operands:
             return None
-        operands = tuple(expr.named_args.values()) if isinstance(expr, Call) else expr.inputs
+        operands = tuple(expr.named_args.values() if isinstance(expr, Call) else expr.inputs)
         operands = operands[: len(self._operation.operands)]
-        return operands[::-1] if self._operation.spellings[expr.callee] else tuple(operands)
+        return operands[::-1] if self._operation.spellings[expr.callee] else operands
 
     def attributes(self, expr: Any, names: Iterable[str], *, turned: bool = False) -> Mapping[str, Any]:
         """What a call has by these names, defaults too; with its first two operands exchanged if it is `turned`."""

@@ -139,7 +139,7 @@ class OutputOf(Pattern):
 
     def fit(self, node: Any, search: _Search, then: Then) -> bool:
         """The result of that number; the first one stands for the expression, so that patterns of several agree."""
-        if not isinstance(node, Node) or node.expr.outputs[self.index : self.index + 1] != (node,):
+        if not isinstance(node, Node) or node.expr.outputs[self.index : self.index + 1] != [node]:
             return False
         return search.bind(self, node) and self.inner.fit(node.expr.outputs[0], search, then)
 

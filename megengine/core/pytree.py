@@ -50,6 +50,14 @@ def register_pytree_node(
     _NODES[kind] = (flatten, unflatten)
 
 
+_SHOWN_AS: dict[type, type] = {}
+
+
+def register_as_list(kind: type[list]) -> None:
+    """Let a kind of lists be taken for lists."""
+    _NODES[kind], _SHOWN_AS[kind] = _NODES[list], list
+
+
 register_pytree_node(list, lambda x: (tuple(x), None), lambda _, c: list(c))
 register_pytree_node(tuple, lambda x: (x, None), lambda _, c: tuple(c))
 register_pytree_node(
@@ -136,7 +144,7 @@ def _walk(node: Any, leaves: list[Any]) -> TreeDef:
         count = len(parts[0].children)
         if count <= 8 and parts[0] is _of_leaves(tuple, count):
             return _of_call(count)
-    return TreeDef(kind, aux, parts)
+    return TreeDef(_SHOWN_AS.get(kind, kind), aux, parts)
 
 
 def flatten_as(treedef: TreeDef, tree: Any) -> list[Any] | None:

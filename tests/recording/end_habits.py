@@ -46,3 +46,27 @@ def inputs_are_reset_twice(mge):
         found.append([node._name for node in graph.reset_inputs(*given, **named)])
         found.append([node._name for node in graph.inputs])
     return found
+
+
+@habit
+def ends_of_graphs_are_lists(mge):
+    net = block(mge)
+    graph = net.graph
+    ends, results = graph.inputs, graph.outputs
+    names = [[node._name for node in some] for some in (ends[1:], ends + results, results + [ends[0]], ends[::-1])]
+    tests = [isinstance(ends, list), isinstance(results, list), ends is graph.inputs, results == [results[0]]]
+    tests += [ends[1] in ends, ends != results, ends.copy() == ends, sorted(ends, key=str)[0] is ends[0]]
+    graph.reset_outputs(results)
+    kind = type(net(ones(mge, 2, 3), ones(mge, 2, 3))).__name__
+    return [*names, *tests, ends.index(ends[2]), ends.count(ends[1]), kind, len([0] + ends + [1])]
+
+
+@habit
+def operands_results_and_users_are_lists(mge):
+    net = block(mge)
+    graph = net.graph
+    (call,) = [expr for expr in graph.exprs(recursive=False) if expr.outputs[0]._name == "mul_out"]
+    parts = call.inputs, call.outputs, graph.inputs[2].users
+    kinds = [isinstance(part, list) for part in parts] + [part == [part[0]] for part in parts]
+    shown = [str(part) for part in parts[:2]]
+    return kinds, shown, graph.inputs[2].users == [call]

@@ -471,7 +471,7 @@ def test_other_wrong_modules_are_refused():
     with graph.insert_exprs():
         graph.inputs[0].unused = M.Linear(4, 4)
         node = graph.inputs[0].unused
-    assert node.users == ()
+    assert node.users == []
     with pytest.raises(GraphError, match="nothing calls Net.unused, so a Inner cannot be traced"):
         graph.replace_module(node, Inner())
     with pytest.raises(GraphError, match="expected a Module or a tensor, got list"):

@@ -1,6 +1,7 @@
 """The graph core: what stands in a graph, what cannot be set, how much a graph offers, and what the core imports."""
 
 import ast
+import copy
 import inspect
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import tensor
 from megengine.core.errors import GraphError
+from megengine.core.pytree import flatten
 from megengine.traced_module import InternalGraph, lower, trace_module
 
 ROOT = Path(__file__).resolve().parents[2] / "traced_module"
@@ -77,6 +79,32 @@ def test_what_only_a_method_changes_refuses_to_be_set_and_names_it(model, what):
         with pytest.raises(kind, match=f"{name} of the .* cannot be set; {text}"):
             setattr(part, name, ())
     assert repr(model) == before
+
+
+CHANGES = [
+    (lambda m: m.graph.inputs.append(1), "inputs of the InternalGraph 'Net' cannot be set; use add_input_node"),
+    (lambda m: m.graph.outputs.pop(), "use add_output_node or reset_outputs"),
+    (lambda m: m.graph.inputs.__setitem__(0, 1), "use add_input_node or reset_inputs"),
+    (lambda m: m.graph.node("fc_out").expr.inputs.extend([1]), "inputs of the CallMethod 'fc_out' cannot be set"),
+    (lambda m: m.graph.node("fc_out").expr.inputs.__setitem__(1, 3), "set_inputs: node 3 does not belong"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), CHANGES)
+def test_lists_of_graphs_change_by_methods_alone(model, change, text):
+    before = repr(model)
+    with pytest.raises(GraphError, match=text):
+        change(model)
+    assert repr(model) == before
+
+
+def test_lists_of_graphs_are_lists(model):
+    graph = model.graph
+    outputs = graph.outputs
+    assert outputs == (outputs[0],) and outputs == [outputs[0]] and type(copy.copy(outputs)) is list
+    graph.outputs[0] = graph.node("fc_out")
+    assert graph.outputs == [graph.node("fc_out")] and graph.undo() and graph.outputs == [graph.node("add_out")]
+    assert flatten(outputs) == flatten(list(outputs))
 
 
 def test_a_graph_is_one_class_with_few_public_methods():

@@ -51,7 +51,7 @@ def test_insert_and_replace():
     replace_all_uses(graph, relu.output, new)
     graph.lint()
     assert new.users[0].op == "add"
-    assert relu.output.users == (new.expr,)
+    assert relu.output.users == [new.expr]
     assert run(graph).max() <= 7
 
 

@@ -93,7 +93,7 @@ def reset_inputs(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str,
 def _result(graph: InternalGraph) -> Any:
     if graph.out_def is not None:
         return unflatten(graph.out_def, graph.outputs)
-    return graph.outputs[0] if len(graph.outputs) == 1 else graph.outputs
+    return graph.outputs[0] if len(graph.outputs) == 1 else tuple(graph.outputs)
 
 
 def _add_input(graph: InternalGraph, name: str, spec: TensorSpec) -> TensorNode:

@@ -93,7 +93,7 @@ def apply(
         expr = Apply(graph, graph.journal.new_expr_id(), dict(meta or {}), record.name, attrs)
         graph._attach_outputs(expr, outputs, name or f"{op}_out", qualname or _place(expr))
         link(graph, expr, inputs, anchor)
-    return expr.outputs[0] if single else expr.outputs
+    return expr.outputs[0] if single else tuple(expr.outputs)
 
 
 def _place(expr: Apply) -> str:

@@ -13,7 +13,7 @@ from megengine.core.sizes import closed
 from megengine.core.text import counted, one_line
 from megengine.dispatch import Op, get_op, opdefs
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.fixed import fixed, refuse_setting
+from megengine.traced_module.ir.fixed import fixed, listed, refuse_setting
 from megengine.traced_module.ir.functions import (
     Arguments,
     forward_signature,
@@ -35,10 +35,11 @@ _ANOTHER = "insert_exprs to make another expression, and graph.replace_node"
 
 
 class Expr:
-    """One computation. `inputs` and `outputs` are tuples; they change through the graph only."""
+    """One computation. `inputs` and `outputs` are lists; they change through the graph only."""
 
     __slots__ = (
-        *("_disable_remove", "_from_shapes", "_graph", "_id", "_inputs", "_key", "_next", "_outputs", "_prev", "meta"),
+        *("_disable_remove", "_from_shapes", "_graph", "_id", "_inputs", "_inputs_shown", "_key", "_next"),
+        *("_outputs", "_outputs_shown", "_prev", "meta"),
     )
     kind = "Expr"
     _own: tuple[str, ...] = ()  # what an expression of this kind holds beside its inputs and outputs
@@ -53,6 +54,7 @@ class Expr:
         self._key = 0
         self._disable_remove = False
         self._from_shapes = False  # shapes of other values, and nothing else, say what it gives; kept by the graph
+        self._inputs_shown = self._outputs_shown = None
         self.meta = meta
 
     id = fixed("_id", int, "Number of the expression, unique in its graph and in the graphs of its submodules.")
@@ -87,9 +89,9 @@ class Expr:
         """True if the expression stands in front of another one of its graph."""
         return self._key < other._key
 
-    inputs = fixed("_inputs", tuple[Any, ...], "Nodes used, in order.", _EXCHANGE)
+    inputs = listed("_inputs", list[Any], "Nodes used, in order.", _EXCHANGE, lambda e, n: methods.set_inputs(e, n))
 
-    outputs = fixed("_outputs", tuple[Any, ...], "Nodes made, in order.", _RESULTS)
+    outputs = listed("_outputs", list[Any], "Nodes made, in order.", _RESULTS)
 
     @property
     def output(self) -> Any:
@@ -127,7 +129,7 @@ class Expr:
         new._id = self._id
         new._key = 0
         new._inputs = new._outputs = ()
-        new._prev = new._next = None
+        new._inputs_shown = new._outputs_shown = new._prev = new._next = None
         new._disable_remove = self._disable_remove
         new._from_shapes = False
         new.meta = self.meta.copy()

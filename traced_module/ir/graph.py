@@ -15,14 +15,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from megengine.core.errors import GraphError
-from megengine.core.pytree import TreeDef
+from megengine.core.pytree import TreeDef, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.core.text import one_line
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import CallMethod, Expr, Input, is_call_function, is_call_tensor_method
 from megengine.traced_module.ir.filters import ExprFilter, NodeFilter
-from megengine.traced_module.ir.fixed import fixed, refuse_setting
+from megengine.traced_module.ir.fixed import fixed, listed, refuse_setting
 from megengine.traced_module.ir.functions import Arguments
 from megengine.traced_module.ir.journal import Journal
 from megengine.traced_module.ir.lookup import node_of
@@ -33,7 +33,14 @@ from megengine.traced_module.ir.order import ExprOrder
 from megengine.traced_module.ir.queries import child_graph, is_of, visits
 
 _INPUTS = "add_input_node or reset_inputs"
+_OUTPUTS = "add_output_node or reset_outputs"
 alive: weakref.WeakSet[InternalGraph] = weakref.WeakSet()  # every graph
+
+
+def _return(graph: Any, nodes: list[Any]) -> None:
+    """Return these nodes, nested as the results are."""
+    nested = nodes if graph.out_def is None else unflatten(graph.out_def, nodes)
+    methods.reset_outputs(graph, nested[0] if graph.out_def is None and len(nodes) == 1 else nested)
 
 
 class InternalGraph:
@@ -50,6 +57,8 @@ class InternalGraph:
         self._order = ExprOrder()
         self._inputs: tuple[Any, ...] = ()
         self._outputs: tuple[TensorNode, ...] = ()
+        self._inputs_shown: Any = None
+        self._outputs_shown: Any = None
         self._names = NameSpace()
         self._journal = Journal()
         self._top: InternalGraph = self
@@ -60,7 +69,7 @@ class InternalGraph:
         self.metadata: dict[str, str] = {}
         alive.add(self)
 
-    inputs = fixed("_inputs", tuple[Any, ...], "Input nodes; at module level the first is the module's own.", _INPUTS)
+    inputs = listed("_inputs", list[Any], "Input nodes; at module level the first is the module's own.", _INPUTS)
 
     names = fixed("_names", NameSpace, "Names of the nodes.")
 
@@ -86,7 +95,7 @@ class InternalGraph:
         """True for a graph of calls, False for one of ops."""
         return bool(self._inputs) and isinstance(self._inputs[0], ModuleNode)
 
-    outputs = fixed("_outputs", tuple[TensorNode, ...], "Output values.", "add_output_node or reset_outputs")
+    outputs = listed("_outputs", list[TensorNode], "Output values.", _OUTPUTS, _return)
 
     @property
     def top_graph(self) -> InternalGraph | None:

@@ -66,9 +66,9 @@ class Node:
         return self._expr.meta
 
     @property
-    def users(self) -> tuple[Expr, ...]:
+    def users(self) -> list[Expr]:
         """Expressions that use the value, each once, in the order in which they began to."""
-        return tuple(self._users)
+        return list(self._users)
 
     def replace_all_uses_with(self, new: Node) -> list[Expr]:
         """Let all users of this node, and the outputs of the graph, use another one; returns those users.

@@ -76,7 +76,7 @@ def index(w: Writer, expr: Apply) -> None:
     perm = [*indexed, *others]
     moved = name if perm == sorted(perm) else w.add("Transpose", [name], f"{label}_moved", perm=perm)
     shape = broadcast([n.spec.shape for n in expr.inputs[1:]])
-    names = [moved, _together(w, expr.inputs[1:], shape, label)]
+    names = [moved, _together(w, tuple(expr.inputs[1:]), shape, label)]
     rank, before = len(shape), indexed[0] if indexed == list(range(indexed[0], indexed[-1] + 1)) else 0
     if before == 0:
         w.emit("GatherND", expr, names)
