@@ -70,3 +70,16 @@ def operands_results_and_users_are_lists(mge):
     kinds = [isinstance(part, list) for part in parts] + [part == [part[0]] for part in parts]
     shown = [str(part) for part in parts[:2]]
     return kinds, shown, graph.inputs[2].users == [call]
+
+
+@habit
+def texts_as_names(mge):
+    net = block(mge)
+    node, found = net.graph.outputs[0], []
+    for text in ("a.b c-d", "3a", "class", "é_1", "conv1.0/weight:0", "list", "None", "..", "a__b", "x", 3, None):
+        try:
+            node.name = text
+        except AssertionError:
+            found.append("refused")
+        found.append([node.name, str(node)])
+    return found, str(net.graph).count("a__b")

@@ -21,7 +21,7 @@ from megengine.traced_module.editing.inferring import infer_again, result_specs
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.functions import arguments_key
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.names import identifier
+from megengine.traced_module.ir.names import identifier, written_name
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.primitives import IN_ANOTHER, assign, give_name, is_among, link, unlink
 from megengine.traced_module.sizes import free_count
@@ -119,10 +119,12 @@ def set_outputs(graph: InternalGraph, nodes: Sequence[Node]) -> None:
         infer_again(graph, [], results)
 
 
-def rename(graph: InternalGraph, node: Node, new: str) -> None:
+def rename(graph: InternalGraph, node: Node, new: str, *, written: bool = False) -> None:
+    """Give a node a free name; `written` makes an identifier of the text first."""
     check_owned(graph, "rename", [node])
     if not isinstance(new, str):
         raise GraphError(f"rename: {node.name!r} to {new!r}; expected a text")
+    new = written_name(new) if written else new
     if new != identifier(new):
         raise GraphError(f"{new!r} is not a name; expected letters, digits and _; try {identifier(new)!r}")
     holder = graph.names.get(new)

@@ -59,8 +59,6 @@ class FixedList(list[Any]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __add__(self, other: Any) -> list[Any]:
         return [*self, *other] if isinstance(other, (list, tuple)) else NotImplemented
 

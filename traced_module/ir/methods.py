@@ -25,7 +25,7 @@ class Methods:
     constant: Callable[..., Any]
     erase: Callable[[Any, Any], None]
     insertion: Callable[..., AbstractContextManager[None]]
-    rename: Callable[[Any, Any, str], None]
+    rename: Callable[..., None]
     replace_module: Callable[[Any, Any, Any], None]
     replace_node: Callable[[Any, Mapping[Any, Any]], None]
     reset_inputs: Callable[[Any, Sequence[Any], Mapping[str, Any]], list[Any]]

@@ -24,6 +24,13 @@ def identifier(text: str) -> str:
     return f"_{text}" if text[0].isdigit() or keyword.iskeyword(text) else text
 
 
+def written_name(text: str) -> str:
+    """The name that MegEngine makes of a text that is set as one: `a.b c` is `a_b_c`, `class` is `class_1`."""
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII)
+    name = f"_{name}" if name[:1].isdigit() else name
+    return f"{name}_1" if keyword.iskeyword(name) or name in _RESERVED else name
+
+
 def without_count(name: str) -> str:
     """A name without the count that it ends with (`conv_out` of `conv_out_2`)."""
     counted = _COUNTED.fullmatch(name)

@@ -45,12 +45,12 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Unique name in the graph."""
+        """Unique name in the graph. What is set is made an identifier as in MegEngine: `a.b c` becomes `a_b_c`."""
         return self._name
 
     @name.setter
     def name(self, new: str) -> None:
-        self._graph.rename(self, new)
+        methods.rename(self._graph, self, new, written=True)
 
     qualname = fixed("_qualname", str, "Path of the value: module path and how it was made.", _RENAME)
 
