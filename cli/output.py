@@ -153,7 +153,7 @@ def output_file(path: str | Path) -> Iterator[Path]:
                 yield temporary
                 put_in_place(temporary, target)
             except OSError as error:
-                own = isinstance(error, WriteError) or error.filename == str(temporary)
+                own = str(temporary) in (str(error) if isinstance(error, WriteError) else str(error.filename))
                 if own or (error.errno in WRITING and not isinstance(error, MegEngineError)):
                     raise OutputError(f"output {target}: cannot be written ({error.strerror or error})") from error
                 raise

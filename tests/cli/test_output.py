@@ -2,10 +2,13 @@
 
 import json
 import stat
+from pathlib import Path
 
 import pytest
 
 from megengine.cli.output import Output, OutputError, output_file, printable
+from megengine.core.errors import WriteError
+from megengine.core.files import replacing
 
 
 def test_the_file_appears_only_at_the_end(tmp_path):
@@ -41,6 +44,19 @@ def test_paths_that_cannot_be_written(tmp_path, path, message):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=message), output_file(tmp_path / path):
         pytest.fail("the body must not run")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_the_file_that_cannot_be_written_is_named(tmp_path):
+    """A state beside the output, for example."""
+    named = pytest.raises(WriteError, match="^/dev/full: cannot be written")
+    with named, output_file(tmp_path / "a"), replacing("/dev/full") as file:
+        file.write(b"x")
+    with pytest.raises(OutputError, match="^output .*/a: cannot be written"), output_file(tmp_path / "a") as temporary:
+        temporary.unlink()
+        temporary.symlink_to("/dev/full")
+        with replacing(temporary) as file:
+            file.write(b"x")
 
 
 def test_text_from_files_cannot_steer_the_terminal(capsys):
