@@ -13,6 +13,7 @@ from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
 from megengine.quantization.pipeline.masks import masked_scores, masked_sums
 from megengine.quantization.pipeline.match import is_bias, over_picture
+from megengine.quantization.pipeline.roots import REASON, around_roots
 from megengine.quantization.pipeline.selection import INPUT, Precision, layers_of, precisions, select
 from megengine.quantization.pipeline.sequences import weights_of, why_float
 from megengine.quantization.pipeline.size_values import size_values
@@ -105,6 +106,7 @@ class _Annotator:
         groups = groups_of(self.exprs)
         self.groups = {id(g.root): g for g in groups}
         self.members = {id(e): g for g in groups for e in g.inside}
+        self.rooted = around_roots(self.exprs, groups)
         self.non_negative: set[int] = set()
 
     def run(self) -> Annotation:
@@ -213,6 +215,8 @@ class _Annotator:
             return f"{expr.op} follows from sizes alone, so its range holds for one length only"
         if growing := [n.name for e in (*inside, expr) for n in e.inputs if n.name in self.of_sizes.growing]:
             return f"{expr.op} reads {growing[0]}, which follows from sizes alone and grows with them"
+        if any(e.outputs[0].name in self.rooted for e in (*inside, expr)):
+            return f"{expr.op} stays in float: {REASON}"
         if id(expr) in self.groups:
             group = self.groups[id(expr)]
             reader = group.inside[0] if group.inside else group.root

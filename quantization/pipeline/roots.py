@@ -1,0 +1,97 @@
+"""Norms that are spelled out in ways that no integer op has: what leads to the root of a sum stays in float.
+
+A norm divides by the root of a mean of squares. In 8 bits squares below half a step vanish, the mean of squares less
+the square of the mean is mostly rounding, and where channels have norms of their own, roots of small values differ by
+more than 8 bits hold. These values are few, since a sum made them, so float costs little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.quantization.pipeline.groups import Group
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.passes import constant_value
+
+REASON = "it is part of a norm that is spelled out, and roots of sums need more bits"
+
+
+def around_roots(exprs: Sequence[Apply], groups: Iterable[Group]) -> frozenset[str]:
+    """Names of the results that stay in float: from squares that are summed to what is divided by the root.
+
+    Norms with an integer op, which are among `groups`, are left alone.
+    """
+    known = {id(e) for g in groups if g.rule.kind == "norm" for e in (*g.inside, g.root)}
+    found: dict[int, Apply] = {}
+    for expr in exprs:
+        if id(expr) not in known and _is_root(expr):
+            found.update(_before(expr))
+    statistics = {id(e.output) for e in found.values() if not _is_whole(e)}
+    for expr in exprs:  # in the order of execution: what is made of statistics alone is one
+        data = [n for n in expr.inputs if not isinstance(n.expr, Constant)]
+        met = [id(n) in statistics for n in data]
+        if id(expr) in known or not any(met):
+            continue
+        if all(met) and (_passes(expr) or _sums(expr)):
+            statistics.add(id(expr.output))
+            found[id(expr)] = expr
+        elif _pointwise(expr):
+            found[id(expr)] = expr
+    return frozenset(e.output.name for e in found.values())
+
+
+def _before(root: Apply) -> dict[int, Apply]:
+    """The root, and the ops between sums and it, with the squares that are summed; {} if data reaches it unsummed."""
+    found, waiting = {id(root): root}, [root]
+    while waiting:
+        for node in waiting.pop().inputs:
+            made = node.expr
+            if isinstance(made, Constant) or id(made) in found:
+                continue
+            if not isinstance(made, Apply) or not (_sums(made) or _passes(made)):
+                return {}
+            found[id(made)] = made
+            if _sums(made):
+                found.update(_squares(made.inputs[0]))
+            else:
+                waiting.append(made)
+    return found if any(map(_sums, found.values())) else {}
+
+
+def _squares(node: TensorNode) -> dict[int, Apply]:
+    """The op that squares what is summed."""
+    made = node.expr
+    if not isinstance(made, Apply) or not _pointwise(made) or made.record.rule.kind == "clamp":
+        return {}
+    data = {id(n) for n in made.inputs if not isinstance(n.expr, Constant)}
+    return {id(made): made} if len(data) == 1 else {}
+
+
+def _is_root(expr: Apply) -> bool:
+    if expr.op != "pow":
+        return expr.op in ("sqrt", "rsqrt")
+    exponent = constant_value(expr.inputs[1])
+    return exponent is not None and np.size(exponent) == 1 and abs(float(np.reshape(exponent, ()))) == 0.5
+
+
+def _sums(expr: Any) -> bool:
+    """True for a sum or mean of several numbers."""
+    summed = isinstance(expr, Apply) and expr.record.rule.kind == "pool"
+    return summed and expr.output.spec.example.size < expr.inputs[0].spec.example.size
+
+
+def _is_whole(expr: Apply) -> bool:
+    """True for a square, which is as large as the data."""
+    return any(_sums(u) for u in expr.output.users) and not _sums(expr)
+
+
+def _passes(expr: Any) -> bool:
+    return _pointwise(expr) or (isinstance(expr, Apply) and expr.record.rule.kind == "shape")
+
+
+def _pointwise(expr: Any) -> bool:
+    return isinstance(expr, Apply) and expr.record.rule.pointwise and len(expr.outputs) == 1
