@@ -2,7 +2,8 @@
 
 A norm divides by the root of a mean of squares. In 8 bits squares below half a step vanish, the mean of squares less
 the square of the mean is mostly rounding, and where channels have norms of their own, roots of small values differ by
-more than 8 bits hold. These values are few, since a sum made them, so float costs little.
+more than 8 bits hold. So it is with values that are divided by their own sum, as in a softmax whose largest element is
+not taken away first. Sums are few, so float costs little.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
 
-REASON = "it is part of a norm that is spelled out, and roots of sums need more bits"
+REASON = "it is part of a norm that is spelled out, whose sums need more bits"
 
 
 def around_roots(exprs: Sequence[Apply], groups: Iterable[Group]) -> frozenset[str]:
-    """Names of the results that stay in float: from squares that are summed to what is divided by the root.
+    """Names of the results that stay in float: from what is summed to what is divided by the sum, or its root.
 
     Norms with an integer op, which are among `groups`, are left alone.
     """
     known = {id(e) for g in groups if g.rule.kind == "norm" for e in (*g.inside, g.root)}
     found: dict[int, Apply] = {}
     for expr in exprs:
-        if id(expr) not in known and _is_root(expr):
-            found.update(_before(expr))
+        if id(expr) not in known:
+            found.update(_root(expr) or _shares(expr))
     statistics = {id(e.output) for e in found.values() if not _is_whole(e)}
     for expr in exprs:  # in the order of execution: what is made of statistics alone is one
         data = [n for n in expr.inputs if not isinstance(n.expr, Constant)]
@@ -44,38 +45,54 @@ def around_roots(exprs: Sequence[Apply], groups: Iterable[Group]) -> frozenset[s
     return frozenset(e.output.name for e in found.values())
 
 
-def _before(root: Apply) -> dict[int, Apply]:
-    """The root, and the ops between sums and it, with the squares that are summed; {} if data reaches it unsummed."""
-    found, waiting = {id(root): root}, [root]
+def _root(expr: Apply) -> dict[int, Apply]:
+    """A root of sums, and the ops that lead to it; {} for all else."""
+    if expr.op != "pow":
+        is_root = expr.op in ("sqrt", "rsqrt")
+    else:
+        exponent = constant_value(expr.inputs[1])
+        is_root = exponent is not None and np.size(exponent) == 1 and abs(float(np.reshape(exponent, ()))) == 0.5
+    before = _before(expr.inputs[0]) if is_root else {}
+    return {id(expr): expr, **before} if before else {}
+
+
+def _shares(expr: Apply) -> dict[int, Apply]:
+    """The ops that lead to the sum by which the values that are summed are divided; {} for all else."""
+    if expr.op not in ("div", "mul"):
+        return {}
+    for whole, by in (expr.inputs, expr.inputs[::-1])[: 1 if expr.op == "div" else 2]:
+        before = _before(by)
+        divides = expr.op == "div" or any(e.op in ("div", "pow") for e in before.values())
+        if divides and any(_sums(e) and e.inputs[0] is whole for e in before.values()):
+            return before
+    return {}
+
+
+def _before(node: TensorNode) -> dict[int, Apply]:
+    """The ops between sums and a value, with what makes the summed values; {} if data reaches it unsummed."""
+    found: dict[int, Apply] = {}
+    waiting = [node]
     while waiting:
-        for node in waiting.pop().inputs:
-            made = node.expr
-            if isinstance(made, Constant) or id(made) in found:
-                continue
-            if not isinstance(made, Apply) or not (_sums(made) or _passes(made)):
-                return {}
-            found[id(made)] = made
-            if _sums(made):
-                found.update(_squares(made.inputs[0]))
-            else:
-                waiting.append(made)
+        made = waiting.pop().expr
+        if isinstance(made, Constant) or id(made) in found:
+            continue
+        if not isinstance(made, Apply) or not (_sums(made) or _passes(made)):
+            return {}
+        found[id(made)] = made
+        if _sums(made):
+            found.update(_summed(made.inputs[0]))
+        else:
+            waiting.extend(made.inputs)
     return found if any(map(_sums, found.values())) else {}
 
 
-def _squares(node: TensorNode) -> dict[int, Apply]:
-    """The op that squares what is summed."""
+def _summed(node: TensorNode) -> dict[int, Apply]:
+    """The op that makes what is summed, a square for example, of one value."""
     made = node.expr
     if not isinstance(made, Apply) or not _pointwise(made) or made.record.rule.kind == "clamp":
         return {}
     data = {id(n) for n in made.inputs if not isinstance(n.expr, Constant)}
     return {id(made): made} if len(data) == 1 else {}
-
-
-def _is_root(expr: Apply) -> bool:
-    if expr.op != "pow":
-        return expr.op in ("sqrt", "rsqrt")
-    exponent = constant_value(expr.inputs[1])
-    return exponent is not None and np.size(exponent) == 1 and abs(float(np.reshape(exponent, ()))) == 0.5
 
 
 def _sums(expr: Any) -> bool:
@@ -85,7 +102,7 @@ def _sums(expr: Any) -> bool:
 
 
 def _is_whole(expr: Apply) -> bool:
-    """True for a square, which is as large as the data."""
+    """True for what is summed, which is as large as the data."""
     return any(_sums(u) for u in expr.output.users) and not _sums(expr)
 
 
