@@ -28,7 +28,8 @@ from megengine.quantization.observer import (
     SyncMinMaxObserver,
 )
 from megengine.quantization.pipeline.advice import Advice, advise
-from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.annotate import annotate
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.collect import collect
 from megengine.quantization.pipeline.config import EFFORTS, QuantConfig
 from megengine.quantization.pipeline.graph_qat import QATGraph, prepare_qat

@@ -1,20 +1,17 @@
 """annotate: a frozen QSpec on every edge that becomes integers, and the reason for every edge that does not."""
 
-from dataclasses import dataclass, field
-from difflib import get_close_matches
-
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float
-from megengine.core.errors import OptionError
 from megengine.core.text import counted
 from megengine.dispatch import NO_RULE, QuantRule
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
 from megengine.quantization.pipeline.masks import masked_scores, masked_sums
 from megengine.quantization.pipeline.match import is_bias, over_picture
 from megengine.quantization.pipeline.roots import REASON, around_roots
-from megengine.quantization.pipeline.selection import INPUT, Precision, layers_of, precisions, select
+from megengine.quantization.pipeline.selection import INPUT, layers_of, precisions, select
 from megengine.quantization.pipeline.sequences import weights_of, why_float
 from megengine.quantization.pipeline.size_values import size_values
 from megengine.quantization.pipeline.spec import (
@@ -35,55 +32,6 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
 from megengine.traced_module.passes.linear import bias_place
-
-
-@dataclass(slots=True)
-class Annotation:
-    """What annotate decided, by node name.
-
-    Args:
-        edges: spec of every edge that carries integers.
-        weights: spec of every constant weight, by name of the layer's output node.
-        biases: the op that adds the bias of such a layer, by the name of its result, and as which operand.
-        operands: spec of every other constant that integer ops read, by name of the op's result and place.
-        inside: edges inside one integer kernel (a residual summed before rounding, an input of a clamp): why.
-        floating: layers left in float: why.
-        nodes: names of all nodes of the graph.
-        precision: which integers were asked for, of every layer and input.
-    """
-
-    edges: dict[str, QSpec] = field(default_factory=dict)
-    weights: dict[str, Weight] = field(default_factory=dict)
-    biases: dict[str, tuple[str, int]] = field(default_factory=dict)
-    operands: dict[tuple[str, int], QSpec] = field(default_factory=dict)
-    inside: dict[str, str] = field(default_factory=dict)
-    floating: dict[str, str] = field(default_factory=dict)
-    nodes: frozenset[str] = frozenset()
-    precision: dict[str, Precision] = field(default_factory=dict)
-
-    def explain(self, name: str) -> str:
-        """Why an edge is as it is: the chain of reasons, in one line. Raises OptionError if no node has that name."""
-        if name not in self.nodes:
-            close = get_close_matches(str(name)[:100], self.nodes, n=3)
-            hint = f"; nearest: {', '.join(close)}" if close else ""
-            raise OptionError(
-                f"explain: no node {name!r} among the {len(self.nodes)} of the graph that was annotated{hint}"
-            )
-        reasons = [self._of_edge(name)]
-        if name in self.weights:
-            reasons.append(f"weights: {self.weights[name].reason}")
-        if name in self.precision and self.precision[name].reason not in reasons[0]:
-            reasons.append(self.precision[name].reason)
-        return f"{name}: {'; '.join(reasons)}"
-
-    def _of_edge(self, name: str) -> str:
-        if name in self.inside:
-            return f"no rounding here ({self.inside[name]})"
-        if name not in self.edges:
-            return f"float ({self.floating.get(name, 'no integer layer reads or makes it')})"
-        spec = self.edges[name]
-        own = f"{type(spec).__name__.lower()} ({spec.reason})"
-        return f"{own}; {spec.source}: {self._of_edge(spec.source)}" if isinstance(spec, Shared) else own
 
 
 def annotate(graph: InternalGraph, config: QuantConfig) -> Annotation:

@@ -7,7 +7,8 @@ from typing import Any
 
 from megengine.core.sizes import is_open
 from megengine.quantization.checks import require_float, require_float_modules
-from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.annotate import annotate
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.spec import Known, Plain, Shared

@@ -22,7 +22,7 @@ from megengine.core.dtype import is_float
 from megengine.core.errors import FileFormatError, OptionError
 from megengine.dispatch import NoRule, ZeroGradient
 from megengine.optimizer import Adam
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.freeze import Frozen
 from megengine.quantization.pipeline.student import Student
 from megengine.quantization.pipeline.training_run import run_watched

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.spec import Plain
 from megengine.quantization.pipeline.tied import Tied, tied_values
 from megengine.quantization.ranges import TensorStatistics, scheme

@@ -9,7 +9,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, quantized
 from megengine.core.errors import CalibrationError, QuantizationError
 from megengine.kernels.reference import integer
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.spec import (
     Addend,
     Argument,

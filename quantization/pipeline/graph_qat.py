@@ -14,7 +14,8 @@ from megengine.core.sizes import is_open
 from megengine.core.text import counted
 from megengine.module import Module
 from megengine.quantization.checks import require_float, require_float_modules
-from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.annotate import annotate
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.calibrate import calibrate, observe
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig

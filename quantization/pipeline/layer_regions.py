@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.match import is_bias, is_product
 from megengine.traced_module.ir.expr import Apply, Expr
 from megengine.traced_module.ir.graph import InternalGraph

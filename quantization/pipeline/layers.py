@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from megengine.core.errors import QuantizationError, listed
 from megengine.core.text import counted
 from megengine.dispatch import registry
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.traced_module.bodies import bodies_of
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megengine.core.dtype import QuantizedDType
-from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.annotate import annotate
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight, freeze, source_of
 from megengine.quantization.pipeline.integer_graph import integer_graph
 from megengine.quantization.pipeline.materialize import materialize

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from megengine.core.notebook import html_table
 from megengine.core.text import counted
-from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.annotate import annotate
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.selection import hits, layers_of

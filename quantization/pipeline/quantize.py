@@ -8,7 +8,8 @@ from typing import Any
 import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.quantization.checks import Analysis, analyze
-from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.annotate import annotate
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.calibrate import calibrate, observe_all, prepared
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.distill import distill

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import MegEngineError
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.bias import mean_error
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.freeze import Frozen, in_steps

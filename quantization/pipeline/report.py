@@ -6,7 +6,7 @@ from megengine.core.dtype import QuantizedDType
 from megengine.core.notebook import html_table
 from megengine.core.text import counted
 from megengine.ops.ordered import ORDERED
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, known_quantized
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight, in_steps, real_weight
 from megengine.quantization.pipeline.gptq import as_rows, damped, rounded, takes
 from megengine.quantization.pipeline.layer_regions import layer_regions

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.equalize import (
     STRENGTHS,
     WeightIntegers,

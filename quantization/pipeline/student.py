@@ -9,7 +9,7 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.core.dtype import QuantizedDType, quantized
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight, in_steps, real_weight, source_of
 from megengine.quantization.pipeline.integerize import with_integers

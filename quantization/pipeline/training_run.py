@@ -12,7 +12,7 @@ from megengine.core.dtype import QuantizedDType, is_float, known_quantized
 from megengine.core.sizes import at as sizes_at
 from megengine.dispatch import apply
 from megengine.ops.simulation import with_value
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.freeze import Frozen, real_weight
 from megengine.quantization.pipeline.layer_regions import LayerRegion
 from megengine.quantization.pipeline.spec import Shared
