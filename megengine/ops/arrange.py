@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import numpy as np
@@ -103,10 +102,10 @@ def roll(inp: TensorLike, shift: Integers, axis: Axes = None) -> Tensor:
 
 @public(home="megengine.functional.metric")
 def topk_accuracy(logits: TensorLike, target: TensorLike, topk: Integers = 1) -> Any:
-    """Share of the rows of logits [N,C] whose target [N] is among the k largest; a list for several k."""
+    """Share of the rows of logits [N,C] whose target [N] is among the k largest; a list for two k or more."""
     counts = [int(k) for k in listed(topk)]
     scores, wanted = as_tensor(logits), as_tensor(target).reshape(-1, 1)
     _, best = apply("topk", scores, k=max(counts), descending=True)
     hits = apply("cast", apply("equal", best, wanted.astype(best.dtype)), dtype=np.dtype(np.float32))
     shares = [apply("mean", hits[:, :k].sum(axis=1), axis=(0,), keepdims=False) for k in counts]
-    return shares[0] if isinstance(topk, (int, numbers.Integral)) else shares
+    return shares[0] if len(shares) == 1 else shares

@@ -16,6 +16,7 @@ import line_habits  # noqa: F401  (enters its own)
 import numpy as np
 import precision_habits
 import quantized_habits
+import step_habits
 from idioms import plain, values
 
 HABITS = {
@@ -24,6 +25,7 @@ HABITS = {
     **precision_habits.HABITS,
     **graph_habits.HABITS,
     **end_habits.HABITS,
+    **step_habits.HABITS,
 }
 
 
