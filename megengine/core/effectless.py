@@ -30,7 +30,8 @@ def warn_once(name: str, why: str) -> None:
 class Settings(ModuleType):
     """A module whose numbers, words and switches are settings without effect: setting one warns.
 
-    `_WHY` of the module says why there is none. Names that do not exist are refused.
+    `_WHY` of the module says why there is none. Names that do not exist are refused. `_kept` of the module, where it
+    has one, gives what is kept of a value, and raises if it is none of the setting.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -40,6 +41,7 @@ class Settings(ModuleType):
                 public = [n for n, v in known.items() if not n.startswith("_") and _is_setting(v)]
                 raise MissingNameError(f"{self.__name__} has no option {name!r}", name, lambda: public)
             if _is_setting(known[name]):
+                value = known["_kept"](name, value) if "_kept" in known else value
                 warn_once(f"{self.__name__}.{name}", known["_WHY"])
         super().__setattr__(name, value)
 

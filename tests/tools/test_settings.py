@@ -111,3 +111,39 @@ def test_settings_can_be_read_back_and_wrong_names_are_refused():
         config.async_levle = 1
     with pytest.raises(AttributeError, match=r"megengine.dtr has no option 'eviction_treshold'; did you mean"):
         dtr.eviction_treshold = 1
+
+
+def test_sizes_of_memory_are_numbers_of_bytes(monkeypatch):
+    """The numbers are those of MegEngine 1.13."""
+    monkeypatch.setattr(warnings, "warn", lambda *_, **__: None)
+    sizes = {"1GB": 2**30, "512MB": 2**29, "2kb": 2048, "1.5GB": 3 << 29, "3 GB": 3 << 30, "7b": 7, " 1 mb ": 2**20}
+    for name in ("eviction_threshold", "evictee_minimum_size"):
+        before = getattr(dtr, name)
+        for text, number in sizes.items():
+            setattr(dtr, name, text)
+            assert getattr(dtr, name) == number
+        for wrong, kind in (
+            ("1TB", ValueError),
+            ("1024", ValueError),
+            ("", ValueError),
+            (-1, TypeError),
+            (2.5, TypeError),
+        ):
+            with pytest.raises(kind, match=f"megengine.dtr.{name} is .*; expected"):
+                setattr(dtr, name, wrong)
+        setattr(dtr, name, before)
+
+
+def test_options_of_a_body_are_restored(monkeypatch):
+    monkeypatch.setattr(warnings, "warn", lambda *_, **__: None)
+    seen = ("async_level", "_compute_mode", "deterministic_kernel", "benchmark_kernel", "_auto_format_convert")
+    before = [getattr(config, name) for name in seen]
+    assert before == [2, "default", False, False, True]
+    with pytest.raises(KeyError), config._override(compute_mode="float32", async_level=1, deterministic_kernel=True):
+        assert [getattr(config, name) for name in seen] == [1, "float32", True, False, True]
+        raise KeyError
+    assert [getattr(config, name) for name in seen] == before
+    with pytest.raises(TypeError, match="nonsense"):
+        config._override(nonsense=1)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(AssertionError, match="async_level is 3; expected 0, 1 or 2"):
+        config.async_level = 3
