@@ -8,10 +8,10 @@ import numpy as np
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.core.tensor.dtype import QuantDtypeMeta, meta_of
 from megengine.module import Module
-from megengine.quantization.ranges.methods import RangeMethod, choose_range
+from megengine.quantization.ranges.histograms import Bins, counted
 from megengine.quantization.ranges.qparams import QParams, QParamsModuleMixin, QuantMode, at, create_qparams
 from megengine.quantization.ranges.scales import Scheme, scale_and_zero
-from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
+from megengine.quantization.ranges.statistics import TensorStatistics
 from megengine.tensor import Tensor
 
 _HOME = "megengine.quantization.observer"
@@ -185,8 +185,8 @@ class ExponentialMovingAverageObserver(MinMaxObserver):
 class HistogramObserver(MinMaxObserver):
     """The range with the smallest mean squared error over a histogram of all values.
 
-    Statistics are those of the graph pipeline: exact in any order of batches. `histogram` holds them as `bins` counts
-    between `min_val` and `max_val` for state dicts; `upsample_rate` is accepted and not needed.
+    The histogram, its widening and the search are MegEngine's, and so is the state: `bins` counts between `min_val` and
+    `max_val`. `upsample_rate` is the number of parts of a bin by which the histogram is widened.
     """
 
     def __init__(
@@ -211,45 +211,28 @@ class HistogramObserver(MinMaxObserver):
     def sideeffect_forward(self, x_orig: Tensor) -> Tensor:
         """Count the values of x_orig and give it back."""
         if self.enabled and x_orig.size:
-            stats = self._statistics()
-            stats.update(x_orig.numpy())
-            self._take(np.asarray(stats.minimum), np.asarray(stats.maximum))
-            ends = stats.minimum, stats.maximum
-            centers = np.clip(stats.histogram.centers, *ends)
-            counts, _ = np.histogram(centers, self.bins, ends, weights=stats.histogram.counts)
-            self.histogram._reset(Tensor(counts.astype(np.float32)))
-            vars(self)["_stats"] = (self.histogram.numpy(), stats)
+            values = x_orig.numpy()
+            lo, hi = map(float, self._ends(values))
+            seen = self._bins()
+            if seen is None:
+                seen = Bins(lo, hi, counted(values, self.bins, lo, hi))
+            else:
+                seen = seen.joined(values, self.upsample_rate)
+            self._take(np.asarray(seen.lo), np.asarray(seen.hi))
+            self.histogram._reset(Tensor(seen.counts.astype(np.float32)))
         return x_orig
 
-    def _statistics(self) -> TensorStatistics:
-        """What was counted; read back from the counts where a state dict replaced them."""
-        seen, counts = self.__dict__.get("_stats"), self.histogram.numpy()
-        if seen is not None and np.array_equal(seen[0], counts):
-            return seen[1]
-        stats = TensorStatistics(self.name or type(self).__name__, channel_axis=None)
-        if counts[0] >= 0:
-            stats.minimum, stats.maximum = float(self.min_val.item()), float(self.max_val.item())
-            stats.count = int(counts.sum())
-            stats.histogram = _from_counts(counts, stats.minimum, stats.maximum)
-        return stats
+    def _bins(self) -> Bins | None:
+        """What was counted; None for nothing."""
+        if not self.has_seen:
+            return None
+        return Bins(float(self.min_val.item()), float(self.max_val.item()), self.histogram.numpy().astype(np.float64))
 
     def get_qparams(self) -> QParams:
         """Scale and zero point of the best range. Raises CalibrationError if nothing was seen."""
-        self._seen_range()
-        lo, hi = choose_range(self._statistics(), RangeMethod("mse"), self._scheme())
-        return self._qparams_of(lo, hi)
-
-
-def _from_counts(counts: np.ndarray, lo: float, hi: float) -> Histogram:
-    """A histogram whose bins get the counts of equal parts of [lo, hi], at their middles."""
-    edges = np.linspace(lo, hi, len(counts) + 1)
-    middles = np.clip((edges[1:] + edges[:-1]) / 2, lo, hi).astype(np.float32)
-    histogram = Histogram()
-    histogram.update(middles)
-    histogram.counts[:] = 0
-    index = np.floor(np.ldexp(middles, -histogram.exponent)).astype(np.intp) - histogram.first
-    np.add.at(histogram.counts, index, counts.astype(np.int64))
-    return histogram
+        seen = self._bins()
+        lo, hi = self._seen_range() if seen is None else seen.best_range(self.dst_nbins)
+        return self._qparams_of(np.float32(lo), np.float32(hi))
 
 
 @at(_HOME)

@@ -1,4 +1,4 @@
-"""Habits of training loops: what is done between a backward sweep and a step (see habits.py)."""
+"""Habits of training loops and of calibration: limits on gradients, shares, scales (see habits.py)."""
 
 import numpy as np
 from idioms import values
@@ -37,3 +37,26 @@ def shares_of_rows_are_counted(mge):
     scores, labels = mge.tensor(values(6, 5)), mge.tensor(np.array([0, 1, 2, 3, 4, 0], np.int32))
     rate = mge.functional.metric.topk_accuracy
     return [rate(scores, labels, k) for k in (1, 3, (2,), [3], (1, 2), [1, 3, 5])]
+
+
+@habit
+def histograms_choose_ranges(mge):
+    from megengine.quantization.observer import HistogramObserver
+
+    def drawn(seed):
+        random = np.random.RandomState(seed)
+        x = random.randn(400)
+        kinds = (x, abs(x) * 3, x**3, x * (seed + 1) + seed, random.uniform(-1, 5, 900), random.exponential(2, 300) - 1)
+        return [kind.astype(np.float32) for kind in kinds]
+
+    found = []
+    for settings in ({}, {"bins": 64, "upsample_rate": 16}):
+        for batches in zip(*[drawn(seed) for seed in range(3)]):
+            observer = HistogramObserver(**settings)
+            for batch in batches:
+                observer(mge.tensor(batch))
+                found += [observer.get_qparams().scale, observer.min_val, observer.max_val]
+            found.append(float(observer.histogram.numpy().sum()))
+    constant = HistogramObserver()
+    constant(mge.tensor([2.0, 2.0]))
+    return [*found, constant.get_qparams().scale]
