@@ -55,7 +55,8 @@ def histograms_choose_ranges(mge):
             observer = HistogramObserver(**settings)
             for batch in batches:
                 observer(mge.tensor(batch))
-                found += [observer.get_qparams().scale, observer.min_val, observer.max_val]
+                ends = observer.min_val, observer.max_val
+                found += [observer.get_qparams().scale, *[float(end.numpy()) for end in ends]]
             found.append(float(observer.histogram.numpy().sum()))
     constant = HistogramObserver()
     constant(mge.tensor([2.0, 2.0]))
