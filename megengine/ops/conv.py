@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.sizes import is_open
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
@@ -150,7 +151,12 @@ def window_macs(inputs: Sequence[TensorSpec], result: TensorSpec, attrs: Mapping
 
 def _onnx(op_type: str, **attributes: str) -> OnnxRule:
     names = {"stride": "strides", "padding": "pads", "dilation": "dilations", "groups": "group", **attributes}
-    return OnnxRule(op_type, names, lambda specs: {"kernel_shape": specs[1].shape[2:]}, read=False)
+    return OnnxRule(op_type, names, lambda specs: _kernel_shape(specs[1].shape[2:]), read=False)
+
+
+def _kernel_shape(kernel: tuple[int, ...]) -> dict[str, Any]:
+    """The attribute of ONNX; of open lengths, which follow from the weight, it is left out."""
+    return {} if is_open(kernel) else {"kernel_shape": kernel}
 
 
 def _geometry(attrs: Any) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def _layer_window(node: OnnxNode, x: Value, w: Value) -> Window:
     kernel = w.shape[2:]
     if len(kernel) != _spatial_axes(node, x):
         raise node.fail(f"weight {w.shape} does not fit the input {x.shape}")
-    if node.ints("kernel_shape", kernel) != kernel:
+    if node.ints("kernel_shape") not in (None, kernel):
         raise node.fail(f"kernel_shape is {node.ints('kernel_shape')}; its weight is {w.shape}")
     return _window(node, x, kernel)
 
