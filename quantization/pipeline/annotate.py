@@ -8,8 +8,8 @@ from megengine.dispatch import NO_RULE, QuantRule
 from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
-from megengine.quantization.pipeline.masks import masked_scores, masked_sums
-from megengine.quantization.pipeline.match import is_bias, over_picture
+from megengine.quantization.pipeline.masks import masked_scores, masked_sums, most_of
+from megengine.quantization.pipeline.match import is_bias, over_picture, why_constants_float
 from megengine.quantization.pipeline.roots import REASON, around_roots
 from megengine.quantization.pipeline.selection import INPUT, layers_of, precisions, select
 from megengine.quantization.pipeline.sequences import weights_of, why_float
@@ -174,7 +174,7 @@ class _Annotator:
                 depth = reader.inputs[0].shape[-2 if reader.attrs["transpose_a"] else -1]
                 if depth * 255 * 255 >= 2**31 and not any(self._wide(n) for n in group.data):
                     return f"sums of {counted(depth, 'product')} may not fit int32"
-                return _why_constants_float(reader)
+                return why_constants_float(reader)
             return None
         rule = expr.record.rule
         if rule.kind in ("", "part"):
@@ -184,13 +184,13 @@ class _Annotator:
         constant = [isinstance(n.expr, Constant) for n in expr.inputs]
         if rule.kind == "gather":
             rows = constant[0] and is_float(expr.inputs[0].dtype)
-            return _why_constants_float(expr) if rows else f"{expr.op} of a computed value"
+            return why_constants_float(expr) if rows else f"{expr.op} of a computed value"
         if any(not is_float(n.spec.dtype) for n in expr.inputs):
             return f"{expr.op} has operands that are not float"
         if rule.weighted:
             return None if not constant[0] and all(constant[1:]) else f"{expr.op} has no constant weight"
         if rule.takes_constants:
-            return None if is_bias(expr) else _why_constants_float(expr)
+            return None if is_bias(expr) else why_constants_float(expr)
         return f"{expr.op} has a constant operand" if any(constant) else None
 
     def _is_of_sizes(self, name: str, kind: str) -> bool:
@@ -209,15 +209,13 @@ class _Annotator:
                 self._leave(expr, "no integer layer stands before it")
         judged: set[int] = set()  # ops from whose results choices alone follow
         for expr in reversed(self.exprs):
-            kind = self._kind(expr)
             if self._is_judged(expr, judged):
                 judged.add(id(expr))
             if id(expr) not in self.integer or self._rule(expr).scans or self._used(expr.output):
                 continue
             if id(expr) in judged and self._rule(expr).pointwise and not is_bias(expr):
                 self._leave(expr, "choices alone follow from it, which steps would change")
-            moves = (kind in ("clamp", "shape") or self._rule(expr).joins) and not self._feeds_from_layer(expr)
-            if moves or self._ends(expr) or self._interpolates(expr):
+            elif self._ends(expr):
                 self._leave(expr, "no integer layer stands after it")
 
     def _is_judged(self, expr: Expr, judged: set[int]) -> bool:
@@ -228,12 +226,22 @@ class _Annotator:
         readers = [self._root(u) for u in out.users]
         return id(out) not in self.outputs and all(id(r) in judged or _chooses(r) for r in readers)
 
-    def _ends(self, expr: Expr) -> bool:
-        """True for an op that gives floats unless an integer layer reads them."""
-        kind = self._kind(expr)
-        if kind in ("function", "table"):  # where a target stores results as integers, functions give them
-            return not self.target.quantize_outputs or (isinstance(expr, Apply) and is_arithmetic(expr))
-        return kind in ("softmax", "norm", "gather")
+    def _ends(self, expr: Apply) -> bool:
+        """True for an op without weights that is computed in float where nothing in integers reads its result.
+
+        Results would be rounded for nothing: boxes and scores that a detector joins had the steps of the boxes.
+        """
+        kind, rule = self._kind(expr), self._rule(expr)
+        if kind in ("softmax", "norm", "gather") or self._interpolates(expr):
+            return True
+        if self.target.quantize_outputs:  # functions give integers then
+            moves = (kind in ("clamp", "shape") or rule.joins) and not self._feeds_from_layer(expr)
+            return moves or (kind in ("function", "table") and is_arithmetic(expr))
+        if kind == "add":
+            return not any(self._is_anchor(n) for n in (expr.output, *expr.inputs))
+        if kind in ("clamp", "shape"):
+            return not self._feeds_from_layer(expr)
+        return kind in ("function", "table", "pair") or rule.joins
 
     def _reached(self, expr: Apply) -> bool:
         """True if an integer op makes a value that the op reads, or an integer layer reads one too."""
@@ -255,10 +263,12 @@ class _Annotator:
     def _feeds_from_layer(self, expr: Apply) -> bool:
         """A pooled or summed result that goes on in float is rounded anyway; that of a layer or function is not."""
         source = expr.inputs[0]
-        if self._ends(source.expr) and self._sole(source, expr):
+        while self._kind(source.expr) == "shape" and id(source.expr) in self.integer:
+            source = source.expr.inputs[0]
+        if not isinstance(made := source.expr, Apply) or id(made) not in self.integer:
             return False
-        real = self._is_anchor(source) or over_picture(source.expr) or self._interpolates(source.expr)
-        return id(source.expr) in self.integer and not real
+        real = self._is_anchor(source) or over_picture(made) or self._interpolates(made)
+        return not real and (self.target.quantize_outputs or not self._ends(made))
 
     def _interpolates(self, expr: Expr) -> bool:
         """True for an op that keeps the scale, but whose results lie between the integers that it reads."""
@@ -363,7 +373,7 @@ class _Annotator:
             why = f"scores behind a mask of {mask.softmax.output.name}"
             return Masked(scheme, self.config.activations, why, scores, largest, mask.room)
         if sums := masked_sums(node):
-            return Addend(scheme, self.config.activations, reason, tuple((n.name, _most(other)) for n, other in sums))
+            return Addend(scheme, self.config.activations, reason, tuple((n.name, most_of(other)) for n, other in sums))
         if (group := self._function_behind(node)) is not None:
             return Argument(scheme, self.config.activations, reason, lambda x: evaluate(group, x[:, None])[:, 0])
         return Plain(scheme, self.config.activations, reason)
@@ -438,15 +448,3 @@ def _chooses(expr: Expr) -> bool:
     """True for an op that reads numbers, and gives indices or truth values."""
     used = [n for n in expr.outputs if n.users or any(n is one for one in n.graph.outputs)]
     return isinstance(expr, Apply) and bool(used) and not any(is_float(n.dtype) for n in used)
-
-
-def _most(operand: TensorNode) -> str | float:
-    """The name of a computed value, or the largest value of a constant."""
-    return float(np.max(np.asarray(constant_value(operand)))) if isinstance(operand.expr, Constant) else operand.name
-
-
-def _why_constants_float(expr: Apply) -> str | None:
-    values = [constant_value(n) for n in expr.inputs if isinstance(n.expr, Constant)]
-    if all(value is not None and np.isfinite(value).all() for value in values):
-        return None
-    return f"a constant of {expr.op} holds NaN or infinity"

@@ -152,3 +152,8 @@ ADD_MASKS = Rule(
     shared=True,
 )
 """A mask that is subtracted from scores, such as `scores - 1e30 * mask`, is added."""
+
+
+def most_of(operand: TensorNode) -> str | float:
+    """The name of a computed value, or the largest value of a constant."""
+    return float(np.max(np.asarray(constant_value(operand)))) if isinstance(operand.expr, Constant) else operand.name

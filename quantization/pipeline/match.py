@@ -124,3 +124,11 @@ def strip_clamps(node: TensorNode) -> tuple[TensorNode, Clamp]:
         hi = high if hi is None else hi if high is None else min(hi, high)
         node = node.expr.inputs[0]
     return node, (lo, hi)
+
+
+def why_constants_float(expr: Apply) -> str | None:
+    """Why an op with constants stays in float, by their values."""
+    values = [constant_value(n) for n in expr.inputs if isinstance(n.expr, Constant)]
+    if all(value is not None and np.isfinite(value).all() for value in values):
+        return None
+    return f"a constant of {expr.op} holds NaN or infinity"
