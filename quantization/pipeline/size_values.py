@@ -55,7 +55,7 @@ def _computed(exprs: Sequence[Apply], sizes: Mapping[str, int]) -> dict[str, np.
             continue
         attrs = closed(at(dict(expr.attrs), sizes)) if sizes else expr.attrs_at_example
         try:
-            results = apply(expr.op, *map(Tensor, values), **attrs)
+            results = apply(expr.op, *map(_tensor, values), **attrs)
         except MegEngineError:
             if not sizes:
                 raise
@@ -63,6 +63,11 @@ def _computed(exprs: Sequence[Apply], sizes: Mapping[str, int]) -> dict[str, np.
         for node, value in zip(expr.outputs, results if isinstance(results, tuple) else (results,), strict=True):
             known[node.name] = value.numpy()
     return known
+
+
+def _tensor(value: np.ndarray) -> Tensor:
+    """The tensor of an array, which keeps its dtype: a single int64 would become an int32."""
+    return Tensor(value, dtype=value.dtype)
 
 
 def _ends(value: np.ndarray) -> tuple[float, float]:

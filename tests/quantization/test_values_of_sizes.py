@@ -1,6 +1,7 @@
 """Layers of values that sizes alone decide: in integers, exact at every size."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 
@@ -51,3 +52,32 @@ def test_queries_and_first_states(start):
     for x in data:
         wanted = net(x).numpy()
         assert np.abs(model(x).numpy() - wanted).max() <= 0.05 * np.abs(wanted).max()
+
+
+_DISTANCES = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[b,t,8] x, float[8,8] w) => (float[b,t,t] y) {
+    s = Shape (x)
+    one = Constant <value = int64 {1}> ()
+    t = Gather (s, one)
+    zero = Constant <value = int64 {0}> ()
+    places = Range (zero, t, one)
+    axis = Constant <value = int64[1] {1}> ()
+    column = Unsqueeze (places, axis)
+    far = Sub (places, column)
+    last = Sub (t, one)
+    shifted = Add (far, last)
+    bias = Cast <to = 1> (shifted)
+    h = MatMul (x, w)
+    turned = Transpose <perm = [0, 2, 1]> (x)
+    scores = MatMul (h, turned)
+    y = Add (scores, bias)
+}"""
+
+
+def test_whole_numbers_that_follow_from_sizes_keep_their_dtype():
+    """`shifted` adds int64 places and a single int64, the last of them."""
+    model = onnx.parser.parse_model(_DISTANCES)
+    model.graph.input.pop()
+    model.graph.initializer.append(numpy_helper.from_array(RNG.normal(0, 1, (8, 8)).astype(np.float32), "w"))
+    data = [RNG.normal(0, 1, (2, n, 8)).astype(np.float32) for n in (6, 9)]
+    assert verify(quantize_model(load(model), data), data).exact
