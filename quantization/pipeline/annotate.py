@@ -8,7 +8,7 @@ from megengine.dispatch import NO_RULE, QuantRule
 from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
-from megengine.quantization.pipeline.masks import masked_scores, masked_sums, most_of
+from megengine.quantization.pipeline.masks import is_score, masked_scores, masked_sums, most_of
 from megengine.quantization.pipeline.match import is_bias, over_picture, why_constants_float
 from megengine.quantization.pipeline.roots import REASON, around_roots
 from megengine.quantization.pipeline.selection import INPUT, layers_of, precisions, select
@@ -368,10 +368,10 @@ class _Annotator:
         if rule.scans:
             return Plain(scheme, self.config.activations, "the state, which the next step reads")
         if (mask := masked_scores(node)) is not None:
-            masks = [np.max(np.asarray(constant_value(n))) for n in mask.constants]
-            scores, largest = tuple(n.name for n in mask.scores), float(sum(masks))
-            why = f"scores behind a mask of {mask.softmax.output.name}"
-            return Masked(scheme, self.config.activations, why, scores, largest, mask.room)
+            largest = float(sum(np.max(np.asarray(constant_value(n))) for n in mask.constants))
+            scores, why = tuple(n.name for n in mask.scores), f"scores behind a mask of {mask.softmax.output.name}"
+            sure = frozenset(n.name for n in mask.scores if is_score(n))
+            return Masked(scheme, self.config.activations, why, scores, sure, largest, mask.room)
         if sums := masked_sums(node):
             return Addend(scheme, self.config.activations, reason, tuple((n.name, most_of(other)) for n, other in sums))
         if (group := self._function_behind(node)) is not None:

@@ -11,7 +11,7 @@ from megengine.quantization.pipeline.annotate import annotate
 from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
-from megengine.quantization.pipeline.spec import Known, Plain, Shared
+from megengine.quantization.pipeline.spec import Known, Masked, Plain, Shared
 from megengine.quantization.ranges import Batch, Progress, TensorStatistics, stream
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.ir.expr import Apply
@@ -34,13 +34,14 @@ def observe(graph: InternalGraph, *annotations: Annotation) -> dict[str, TensorS
     specs = [(name, spec) for a in annotations for name, spec in a.edges.items()]
     plain = {name for name, spec in specs if isinstance(spec, Plain | Known)}
     shared = {spec.source for _, spec in specs if isinstance(spec, Shared)}
+    scores = {name for _, spec in specs if isinstance(spec, Masked) for name in spec.scores}
     layers = {name for a in annotations for name in a.weights}
     axes = {
         e.inputs[0].name: input_axis(e)
         for e in graph.exprs()
         if isinstance(e, Apply) and e.record.weighted and e.outputs[0].name in layers
     }
-    names = sorted(plain | shared | set(axes))
+    names = sorted(plain | shared | scores | set(axes))
     return {n: TensorStatistics(n, _channel_axis(graph, n, axes.get(n, 1)), averaged=n in axes) for n in names}
 
 

@@ -165,9 +165,8 @@ def _dtype(
     if isinstance(known, QuantizedDType):
         return known
     if isinstance(spec, Masked) and seen.keys() >= set(spec.scores):
-        ends = [_ends(seen[n]) for n in spec.scores]
-        total = sum(hi for _, hi in ends) + spec.largest
-        least = max(lo + total - hi for lo, hi in ends) - spec.room
+        ends = [(n in spec.computed, _ends(seen[n])) for n in spec.scores]
+        least = _least_score(ends, spec.room) + spec.largest
         if known.minimum < least < known.maximum:
             return quantized_dtype(least, known.maximum, scheme(spec.scheme))
     if isinstance(spec, Addend):
@@ -185,6 +184,19 @@ def _dtype(
 def _is_narrow(dtype: QuantizedDType, seen: TensorStatistics) -> bool:
     """Whether values were seen that all lie within half of the range of a dtype."""
     return seen.count > 0 and 2 * max(map(abs, _ends(seen))) < max(map(abs, _ends(dtype)))
+
+
+def _least_score(terms: list[tuple[bool, tuple[float, float]]], room: float) -> float:
+    """The least sum of terms (whether it is surely a score, its ends) that counts behind a softmax.
+
+    What spans more than the scores and the room is a mask, of which the largest value counts.
+    """
+    least, spanned = -room, 0.0
+    for sure, (lo, hi) in sorted(terms, key=lambda term: (not term[0], term[1][1] - term[1][0])):
+        is_mask = not sure and spanned > 0 and hi - lo > spanned + room
+        least += hi if is_mask else lo
+        spanned += 0 if is_mask else hi - lo
+    return least
 
 
 def _least_addend(

@@ -58,6 +58,19 @@ def term_of(node: TensorNode) -> TensorNode:
     return node
 
 
+def is_score(node: TensorNode) -> bool:
+    """True for what a layer, a product or a table gives, perhaps with constants added to it or multiplied."""
+    expr = node.expr
+    while isinstance(expr, Apply):
+        rule, computed = expr.record.rule, [n for n in expr.inputs if not isinstance(n.expr, Constant)]
+        if rule.kind in ("weighted", "product", "gather"):
+            return True
+        if len(computed) != 1 or not (rule.pointwise or rule.kind == "shape"):
+            return False
+        expr = computed[0].expr
+    return False
+
+
 def _softmax_behind(node: TensorNode) -> Apply | None:
     """The softmax that alone reads a value, through ops that move its elements."""
     while len(node.users) == 1 and not any(n is node for n in node.graph.outputs):

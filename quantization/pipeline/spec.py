@@ -31,11 +31,13 @@ class Masked(Plain):
 
     Args:
         scores: the computed values that the mask joins; their ends bound the range.
+        computed: those of them that layers, products or tables give, which are no masks.
         largest: of the constants that are added to them.
         room: how far below the smallest score values are kept apart.
     """
 
     scores: tuple[str, ...] = ()
+    computed: frozenset[str] = frozenset()
     largest: float = 0.0
     room: float = 0.0
 

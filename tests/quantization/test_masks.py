@@ -7,6 +7,7 @@ from megengine.autodiff import GradManager
 from megengine.convert.onnx.exporter import to_model
 from megengine.core.spec import TensorSpec
 from megengine.quantization import prepare_qat, quantize_model, verify
+from megengine.quantization.pipeline.spec import Masked
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.editing.expressions import add_input
@@ -72,6 +73,29 @@ def test_a_computed_mask_has_the_range_that_its_sums_need(form):
     (there,) = answers(session_of(to_model(model.exchange_graph())), data[0])
     for got in (there, model(*data[0]).numpy()):
         assert sqnr(want, got) > 20
+    assert verify(model, data[:1]).exact
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_bias_from_a_table_is_no_score_alone_and_no_mask(wide):
+    """As in T5: rows of a table, or -1e9 where a place lies behind, are added to products; both span little or much."""
+    b, rng = Builder((2, 8, 16)), np.random.default_rng(0)
+    places = add_input(b.g, "places", TensorSpec((8, 8), np.dtype(np.int32)))
+    bias = b.op("index", b.constant((4,), 0.1), places, pattern=("i",))
+    far = b.op("greater", places, b.g.constant(np.int32(2)))
+    bias = b.op("where", far, b.g.constant(np.float32(-1e9)), bias)
+    products = b.op("matmul", b.op("matmul", b.x, b.constant((16, 16), 0.1 + 0.3 * wide), **TURNED), b.x, **TURNED)
+    weights = b.op("softmax", b.op("add", products, bias, label="sum"), axis=-1)
+    x = b.op("matmul", weights, b.x, transpose_a=False, transpose_b=False)
+    graph = b.done(b.op("matmul", x, b.constant((4, 16)), **TURNED))
+    data = [(rng.normal(size=(2, 8, 16)).astype(np.float32), rng.integers(0, 4, (8, 8), np.int32)) for _ in range(4)]
+    model = quantize_model(graph, data)
+    products = model.stats[products.name]
+    (dtype,) = (model.frozen.edges[n] for n, spec in model.annotation.edges.items() if isinstance(spec, Masked))
+    low = -dtype.zero_point * dtype.only_scale
+    assert 2 * products.minimum - 12 < low < products.minimum
+    (want,) = (t.numpy() for t in interpret(graph, [Tensor(x) for x in data[0]]))
+    assert sqnr(want, model(*data[0]).numpy()) > 20
     assert verify(model, data[:1]).exact
 
 
