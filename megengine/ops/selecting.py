@@ -45,7 +45,7 @@ def _places(x: np.ndarray, count: str = "") -> np.ndarray:
     return np.array(np.nonzero(x), np.int64) if x.ndim else np.zeros((0, int(bool(x))), np.int64)
 
 
-define("nonzero", _nonzero_infer, _places, _INDICES, OnnxRule("NonZero"), _nonzero_samples, counts=True)
+define("nonzero", _nonzero_infer, _places, _INDICES, OnnxRule("NonZero", read=False), _nonzero_samples, counts=True)
 
 
 def places(mask: Tensor) -> list[Tensor]:

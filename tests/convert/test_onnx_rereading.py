@@ -147,3 +147,20 @@ def test_loops_over_an_open_batch(text):
             given = {"x": rng.integers(0, 9, (batch, n)), "w": rng.standard_normal((9, 4)).astype(np.float32)}
         for got, want in zip(compile_plan(net)(*given.values()), session.run(None, given), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_all_places_of_an_open_shape_follow_from_the_sizes(axes):
+    """What exporters write for a range of places: NonZero of ones in the shape of a value."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[b,n,3] x) => (int64[{axes},k] places) {{
+        s = Shape <end = {axes}> (x)
+        ones = ConstantOfShape <value = float[1] {{1}}> (s)
+        places = NonZero (ones)
+    }}"""
+    model = onnx.parser.parse_model(text)
+    net, session = load(model), runtime.InferenceSession(model.SerializeToString())
+    assert "nonzero" not in {getattr(e, "op", "") for e in net.graph.exprs()}
+    for b, n in ((1, 4), (3, 5), (4, 1)):
+        x = np.random.default_rng(0).standard_normal((b, n, 3)).astype(np.float32)
+        np.testing.assert_array_equal(compile_plan(net)(x)[0], session.run(["places"], {"x": x})[0])

@@ -13,10 +13,11 @@ from megengine.convert.onnx.shape_rules import chosen, cut
 from megengine.core.sizes import from_start, is_open, largest
 from megengine.core.text import counted
 from megengine.dispatch import apply
-from megengine.ops.common import counting
+from megengine.ops.common import counting, size_tensor
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.passes import constant_value
 
 
 @rule("Gather", quantized=True)
@@ -167,6 +168,26 @@ def filled(node: OnnxNode, shape: Tensor) -> Tensor:
     lengths, value = node.const_ints(0, "shape"), node.attr("value")
     number = np.zeros((), np.float32) if value is None else array_of(value).reshape(())
     return apply("broadcast_to", Tensor._wrap(number), shape=lengths)
+
+
+@rule("NonZero")
+def places(node: OnnxNode, x: Value) -> Value:
+    """Where elements are not zero, a row for each axis; of one number in a shape that is known, all places."""
+    made = x.expr if isinstance(x, TensorNode) else None
+    if isinstance(made, Apply) and made.op == "broadcast_to" and x.shape:
+        number = constant_value(made.inputs[0])
+        if number is not None and np.all(number):
+            return node.composed(_all_places, shape=x.shape)
+    return node.apply("nonzero", x)
+
+
+def _all_places(node: OnnxNode, *, shape: Sequence[int]) -> Tensor:
+    total = counting(math.prod(shape))
+    rows = []
+    for axis, length in enumerate(shape):
+        row = total if axis + 1 == len(shape) else F.floor_div(total, size_tensor(math.prod(shape[axis + 1 :])))
+        rows.append(row if axis == 0 else F.mod(row, size_tensor(length)))
+    return F.stack(rows, axis=0)
 
 
 @composition("Range")
