@@ -45,6 +45,27 @@ def _places(x: np.ndarray, count: str = "") -> np.ndarray:
     return np.array(np.nonzero(x), np.int64) if x.ndim else np.zeros((0, int(bool(x))), np.int64)
 
 
+def _numbers_infer(limit: TensorSpec, *, count: str = "count") -> TensorSpec:
+    if limit.shape or limit.dtype != INT64:
+        raise ShapeError(f"numbers: its limit is {limit}; expected a single int64")
+    return TensorSpec((counted_size(count),), INT64, limit.device)
+
+
+def _numbers_samples() -> Iterator[Sample]:
+    for limit in (5, 1, 0, -2):
+        yield Sample((np.array(limit, np.int64),), {}, False)
+
+
+define(
+    "numbers",
+    _numbers_infer,
+    lambda limit, count="": np.arange(max(int(limit), 0), dtype=np.int64),
+    _INDICES,
+    ONNX_WRITER,
+    _numbers_samples,
+    lambda: [ErrorSample((np.zeros(2, np.int64),), {}, ShapeError, "expected a single int64")],
+    counts=True,
+)
 define("nonzero", _nonzero_infer, _places, _INDICES, OnnxRule("NonZero", read=False), _nonzero_samples, counts=True)
 
 

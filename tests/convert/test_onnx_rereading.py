@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from megengine.convert.onnx import load
+from megengine.convert.onnx import export, load
 from megengine.convert.onnx.rereading import check_every_size
 from megengine.core.errors import FileFormatError
 from megengine.core.sizes import named
@@ -164,3 +164,38 @@ def test_all_places_of_an_open_shape_follow_from_the_sizes(axes):
     for b, n in ((1, 4), (3, 5), (4, 1)):
         x = np.random.default_rng(0).standard_normal((b, n, 3)).astype(np.float32)
         np.testing.assert_array_equal(compile_plan(net)(x)[0], session.run(["places"], {"x": x})[0])
+
+
+# as many places as the longest row of durations says (speech: a length regulator)
+_LENGTHS = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[b,n] x) => (float[b,k] y, float[m] z) {
+    up = Ceil (x)
+    axis = Constant <value = int64[1] {1}> ()
+    totals = ReduceSum <keepdims = 0> (up, axis)
+    ends = Cast <to = 7> (totals)
+    most = ReduceMax <keepdims = 0> (ends)
+    zero = Constant <value = int64 {0}> ()
+    one = Constant <value = int64 {1}> ()
+    places = Range (zero, most, one)
+    last = Unsqueeze (ends, axis)
+    inside = Less (places, last)
+    y = Cast <to = 1> (inside)
+    longest = ReduceMax <keepdims = 0> (totals)
+    quarter = Constant <value = float {0.75}> ()
+    start = Constant <value = float {-1}> ()
+    z = Range (start, longest, quarter)
+}"""
+
+
+def test_ranges_up_to_a_computed_limit(tmp_path):
+    model = onnx.parser.parse_model(_LENGTHS)
+    net, session = load(model), runtime.InferenceSession(model.SerializeToString())
+    export(net, tmp_path / "again.onnx")
+    again = runtime.InferenceSession(tmp_path / "again.onnx")
+    for shape in ((1, 4), (3, 5)):
+        x = np.random.default_rng(1).uniform(0, 3, shape).astype(np.float32)
+        for got, there, want in zip(
+            compile_plan(net)(x), again.run(None, {"x": x}), session.run(None, {"x": x}), strict=True
+        ):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+            np.testing.assert_allclose(there, want, rtol=1e-6)

@@ -10,6 +10,7 @@ from megengine.convert.onnx.context import MAX_ELEMENTS, OnnxNode, Value, compos
 from megengine.convert.onnx.open_values import is_open_array, settled
 from megengine.convert.onnx.reading import array_of
 from megengine.convert.onnx.shape_rules import chosen, cut
+from megengine.core.dtype import is_float
 from megengine.core.sizes import from_start, is_open, largest
 from megengine.core.text import counted
 from megengine.dispatch import apply
@@ -193,6 +194,10 @@ def _all_places(node: OnnxNode, *, shape: Sequence[int]) -> Tensor:
 @composition("Range")
 def numbers(node: OnnxNode, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     """From `start` on in steps, up to an open limit; known ones are computed while importing."""
+    if any(isinstance(value, TensorNode) for value in node.inputs):
+        span, delta = limit - start, delta.reshape(())
+        rounds = F.ceil(span / delta) if is_float(span.dtype) else -F.floor_div(-span, delta)
+        return apply("numbers", rounds.reshape(()).astype("int64")).astype(start.dtype) * delta + start.reshape(())
     first, last, step = (value.reshape(-1).tolist()[0] for value in _known(node))
     count = largest(0, math.ceil((last - first) / step))
     return counting(count).astype(start.dtype) * (delta if is_open(step) else step) + start

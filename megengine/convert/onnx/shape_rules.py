@@ -195,7 +195,7 @@ def _is_next(ends: Value, starts: Value) -> bool:
 
 def _less_added(value: Value) -> tuple[Value, int]:
     """A value without a whole number that is added to it, and this number."""
-    if not isinstance(value, TensorNode) or not isinstance(value.expr, Apply) or value.expr.op != "add":
+    if not isinstance(value, TensorNode) or not isinstance(value.expr, Apply) or not value.expr.record.rule.adds:
         return value, 0
     for inner, added in (value.expr.inputs, value.expr.inputs[::-1]):
         number = np.asarray(constant_value(added))

@@ -24,6 +24,14 @@ def resize(w: Writer, expr: Apply) -> None:
     w.emit("Resize", expr, names, mode=mode, coordinate_transformation_mode=where, **attrs)
 
 
+@writer("numbers")
+def numbers(w: Writer, expr: Apply) -> None:
+    """The numbers from 0 up to a limit."""
+    name = expr.outputs[0].name
+    first, step = (w.constant(n, f"{name}_{n}", np.int64) for n in (0, 1))
+    w.emit("Range", expr, [first, w.value(expr.inputs[0]), step])
+
+
 @writer("one_hot")
 def one_hot(w: Writer, expr: Apply) -> None:
     """OneHot along a new last axis."""
