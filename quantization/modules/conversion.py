@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import OptionError, QuantizationError
+from megengine.functional import concat
 from megengine.module import Module
 from megengine.quantization.modules import int_modules, qat_modules
 from megengine.quantization.modules.layer_rules import LAYER_RULES
@@ -193,46 +194,64 @@ def disable_fake_quant(module: Module) -> None:
 def apply_easy_quant(module: Module, data: Tensor, start: float = 0.8, stop: float = 1.2, num: int = 40) -> Module:
     """Search better scales of passive observers on data, layer by layer (EasyQuant, Wu et al. 2020).
 
-    Of `num` factors from `start` to `stop` of its first scale, each weight and then each activation takes the one whose
-    rounded result is most similar (by cosine) to the layer's own without rounding. For `easyquant_qconfig`; other
+    Of `num` factors from `start` to `stop` of its first scale, each weight, and then each activation, takes the one
+    whose rounded result is most similar to the result of the float network: the mean of the cosines of the samples. A
+    rounded layer gets what the layers before gave with the scales that they had. For `easyquant_qconfig`; other
     observers stay as they are.
 
     Args:
         module: QAT network whose passive observers have parameters (`set_qparams`).
-        data: one input of the network.
+        data: one input of the network; its first axis counts samples.
 
     Raises:
         CalibrationError: a passive observer has no parameters yet.
     """
-
-    def search(layer: QATModule, inputs: tuple, _: Any) -> Tensor:
-        layer.set_fake_quant(False)
-        exact = layer.forward(*inputs).numpy()
-        for observer, fake_quant in (
-            (layer.weight_observer, layer.weight_fake_quant),
-            (layer.act_observer, layer.act_fake_quant),
-        ):
-            if isinstance(observer, PassiveObserver) and fake_quant is not None:
-                fake_quant.enable()
-                first = observer.scale.numpy()
-                scores = []
-                for factor in np.linspace(start, stop, num):
-                    observer.scale = first * np.float32(factor)
-                    scores.append((_cosine(exact, layer.forward(*inputs).numpy()), factor))
-                observer.scale = first * np.float32(max(scores)[1])
-        layer.set_fake_quant(True)
-        return layer.forward(*inputs)
-
-    handles = hook_qat_module(module, search)
-    try:
-        module(data)
-    finally:
-        for handle in handles:
-            handle.remove()
+    factors = np.linspace(start, stop, num)
+    twice = concat([data, data], 0)  # samples for the float network, and the same for the rounded one
+    for where in ("weight_observer", "act_observer"):
+        handles = hook_qat_module(module, lambda layer, inputs, _, at=where: _searched(layer, inputs, at, factors))
+        try:
+            module(twice)
+        finally:
+            for handle in handles:
+                handle.remove()
     return module
 
 
+def _searched(layer: QATModule, inputs: tuple, where: str, factors: np.ndarray) -> Tensor | None:
+    """Give an observer its best scale; the results of the float and of the rounded layer before, one behind the other.
+
+    None where there is no such observer: the layer gives what it gave, rounded for both.
+    """
+    observer = getattr(layer, where)
+    if not isinstance(observer, PassiveObserver):
+        return None
+    halves = [_halves(x) for x in inputs]
+    layer.set_fake_quant(False)
+    exact = layer.forward(*[floats for floats, _ in halves])
+    layer.set_fake_quant(True)
+    rounded = layer.forward(*[values for _, values in halves])
+    first, best, most = observer.scale.numpy(), observer.scale, 0.0
+    for factor in factors:
+        observer.scale = first * np.float32(factor)
+        likeness = _cosine(exact.numpy(), layer.forward(*[values for _, values in halves]).numpy())
+        if likeness > most:
+            most, best = likeness, observer.scale
+    observer.scale = best
+    return concat([exact, rounded], 0)
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The first and the second half of the samples, of no scale."""
+    count = x.shape[0] // 2
+    halves = x[:count], x[count:]
+    for half in halves:
+        half.qparams = None
+    return halves
+
+
 def _cosine(a: np.ndarray, b: np.ndarray) -> float:
-    x, y = a.astype(np.float64).reshape(-1), b.astype(np.float64).reshape(-1)
-    length = np.sqrt((x @ x) * (y @ y))
-    return float(x @ y / length) if length else 0.0
+    """The mean cosine of the samples along the first axis."""
+    x, y = (v.astype(np.float64).reshape(len(v), -1) for v in (a, b))
+    length = np.sqrt((x * x).sum(1) * (y * y).sum(1))
+    return float(np.where(length > 0, (x * y).sum(1) / np.where(length > 0, length, 1), 0.0).mean())

@@ -61,3 +61,45 @@ def histograms_choose_ranges(mge):
     constant = HistogramObserver()
     constant(mge.tensor([2.0, 2.0]))
     return [*found, constant.get_qparams().scale]
+
+
+@habit
+def scales_are_searched(mge):
+    import megengine.quantization as Q
+    from megengine.quantization.quantize import apply_easy_quant, quantize_qat
+
+    M, found = mge.module, []
+
+    class Net(M.Module):
+        def __init__(self, parts):
+            super().__init__()
+            self.parts = parts
+
+        def forward(self, x):
+            for part in self.parts:
+                x = part(x, x) if isinstance(part, M.Elemwise) else part(x)
+            return x
+
+    nets = {
+        "two layers": (lambda: [M.Linear(6, 5), M.Linear(5, 4)], (4, 6)),
+        "a picture": (lambda: [M.Conv2d(2, 3, 3)], (3, 2, 5, 5)),
+        "ends": (lambda: [M.QuantStub(), M.Linear(6, 5), M.DequantStub()], (4, 6)),
+        "a sum": (lambda: [M.Linear(6, 5), M.Elemwise("add")], (4, 6)),
+    }
+    for parts, shape in nets.values():
+        for seed in range(2):
+            random, net = np.random.RandomState(seed), Net(parts())
+            for _, p in sorted(net.named_parameters()):
+                p[...] = mge.tensor((random.randn(*p.shape) * 0.4).astype(np.float32))
+            net = quantize_qat(net, qconfig=Q.easyquant_qconfig)
+            parts_of = [
+                m for _, m in net.named_modules() if getattr(m, "act_observer", None) or hasattr(m, "with_weight")
+            ]
+            observers = [getattr(m, n, None) for m in parts_of for n in ("weight_observer", "act_observer")]
+            observers = [one for one in observers if one is not None]
+            for one in observers:
+                scale = mge.tensor(0.007 if one.dtype.qmin == -127 else 0.05)
+                one.set_qparams(Q.create_qparams(Q.QuantMode.SYMMERTIC, one.dtype, scale))
+            apply_easy_quant(net, mge.tensor(random.randn(*shape).astype(np.float32)), 0.5, 1.5, 11)
+            found.append([float(one.get_qparams().scale.numpy()) for one in observers])
+    return found
