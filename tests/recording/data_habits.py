@@ -238,3 +238,24 @@ def costs_are_counted_of_inputs_first(mge):
         refuses(TypeError, lambda: module_stats(net, x, bar_length_max="a", logging_to_stdout=False)),
     ]
     return list(map(int, total)), refusals
+
+
+@habit
+def pictures_get_another_size(mge):
+    T, random, found = mge.data.transform, np.random.RandomState(0), []
+    for height, width in ((6, 9), (9, 5)):
+        image = random.randint(0, 256, (height, width, 1)).astype(np.uint8)
+
+        def changed(make, image=image):
+            item = image.copy(), np.array([[1, 2, 4, 5.0]]), image.copy(), np.array([[3, 4]])
+            return make(order=("image", "boxes", "mask", "coords")).apply(item)
+
+        found += [T.Resize(size).apply(image) for size in ((5, 6), 4, [height, width], (height // 2, 7))]
+        found += [T.Resize((4, 7), 0).apply(image), T.Resize((7, 4)).apply(image.astype(np.float32))]
+        whole = {"scale_range": (1.0, 1.0), "ratio_range": (width / height, width / height)}
+        found += changed(lambda **order: T.Resize((4, 8), **order))
+        found += changed(lambda **order: T.RandomResize((1.25, 1.25), **order))
+        found += changed(lambda whole=whole, **order: T.RandomResizedCrop((3, 5), **whole, **order))
+        for ratios in ((0.75, 4 / 3), (0.2, 0.3), (4, 5.0)):  # no part is as large: the middle is taken
+            found += changed(lambda ratios=ratios, **order: T.RandomResizedCrop(3, (3.0, 3.0), ratios, **order))
+    return found

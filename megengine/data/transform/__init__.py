@@ -15,144 +15,9 @@ from megengine import random
 from megengine.core import absent
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, UnsupportedError, brief
 from megengine.core.exports import own_names
+from megengine.data.transform.base import PseudoTransform, Transform, VisionTransform, by_channel, part_of, picture
+from megengine.data.transform.sizes import RandomResize, RandomResizedCrop, Resize
 from megengine.dispatch.refusal import constructor, explains
-
-
-class Transform(ABC):
-    """Base: subclass it with `apply`, which takes and gives an item."""
-
-    @abstractmethod
-    def apply(self, input: Any) -> Any:
-        """One item."""
-
-    def apply_batch(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Several items, one by one."""
-        return tuple(self.apply(item) for item in inputs)
-
-
-class PseudoTransform(Transform):
-    """Changes nothing."""
-
-    def apply(self, input: Any) -> Any:
-        """The item itself."""
-        return input
-
-
-# what a part of an item is called in `order`; those below are labels, which no transform changes
-_PARTS = ("image", "coords", "boxes", "mask", "keypoints", "polygons")
-_LABELS = ("boxes_category", "category", "image_category", "image_info", "info")
-
-
-class VisionTransform(Transform):
-    """Base for pictures: `order` says what the parts of an item are, `("image",)` by default.
-
-    Each part is given to the method of its name: `_apply_image` ([H,W,C]), `_apply_mask` ([H,W] or [H,W,C]) and
-    `_apply_coords` ([...,2], x before y) are a subclass's; boxes ([N,4]: left, top, right, bottom), keypoints
-    ([...,N,3]: x, y, visibility) and polygons (lists of lists of coords) follow from `_apply_coords`. Labels
-    (`boxes_category`, `category`, `image_category`, `image_info`, `info`) and further parts are not changed.
-    """
-
-    @constructor
-    def __init__(self, order: Sequence[str] | None = None) -> None:
-        order, name = ("image",) if order is None else order, type(self).__name__
-        if not isinstance(order, Sequence) or isinstance(order, (str, bytes)):
-            raise UnsupportedError(
-                f"{name}: order is {order!r}; expected a sequence of names, such as ('image', 'boxes')"
-            )
-        unknown = [part for part in order if part not in (*_PARTS, *_LABELS)]
-        if unknown:
-            known = ", ".join((*_PARTS, *_LABELS))
-            raise UnsupportedError(f"{name}: order names {unknown[0]!r}; supported are {known}")
-        self.order = tuple(order)
-
-    @explains
-    def apply(self, input: Any) -> Any:
-        """A picture, or a tuple whose parts are named by `order`; further parts stay."""
-        if not isinstance(input, tuple):
-            return self._changed(self.order[0] if self.order else "image", input)
-        names = tuple(self.order) + ("info",) * (len(input) - len(self.order))
-        return tuple(self._changed(name, part) for name, part in zip(names, input, strict=False))
-
-    def _changed(self, name: str, part: Any) -> Any:
-        if name in _LABELS:
-            return part
-        return getattr(self, f"_apply_{name}")(_picture(type(self).__name__, part) if name == "image" else part)
-
-    def _get_image(self, input: Any) -> np.ndarray:
-        """The picture of an item, whose size the other parts depend on."""
-        if isinstance(input, tuple):
-            if "image" not in self.order[: len(input)]:
-                raise OptionError(f"{type(self).__name__}: order is {self.order}; expected an 'image' among the parts")
-            input = input[list(self.order).index("image")]
-        return _picture(type(self).__name__, input)
-
-    def _lacks(self, name: str) -> MissingMethodError:
-        return MissingMethodError(f"{type(self).__name__} has no {name}; define it in the subclass")
-
-    def _apply_image(self, image: np.ndarray) -> np.ndarray:
-        raise self._lacks("_apply_image")
-
-    def _apply_mask(self, mask: np.ndarray) -> np.ndarray:
-        raise self._lacks("_apply_mask")
-
-    def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
-        raise self._lacks("_apply_coords")
-
-    def _apply_boxes(self, boxes: Any) -> np.ndarray:
-        boxes = _part(self, "boxes", boxes)
-        ends = self._apply_coords(boxes.reshape(-1, 2, 2))
-        corners = np.concatenate([ends.min(-2), ends.max(-2)], axis=-1) if len(ends) else ends
-        return corners.reshape(boxes.shape)
-
-    def _apply_keypoints(self, keypoints: Any) -> np.ndarray:
-        keypoints = _part(self, "keypoints", keypoints)
-        return np.concatenate([self._apply_coords(keypoints[..., :2]), keypoints[..., 2:]], axis=-1)
-
-    def _apply_polygons(self, polygons: Any) -> list[list[np.ndarray]]:
-        lists = (list, tuple, np.ndarray)
-        if not isinstance(polygons, lists) or not all(isinstance(parts, lists) for parts in polygons):
-            raise ArgumentError(
-                f"{type(self).__name__}: polygons are {brief(polygons)}; expected lists of lists of coords"
-            )
-        return [[self._apply_coords(_part(self, "polygon", p).reshape(-1, 2)) for p in parts] for parts in polygons]
-
-
-def _picture(name: str, value: Any) -> np.ndarray:
-    image = np.asarray(value)
-    if image.ndim not in (2, 3):
-        raise ShapeError(f"{name}: a picture has shape {image.shape}; expected [H,W,C] or [H,W]")
-    if image.dtype.kind not in "buif":
-        raise ArgumentError(f"{name}: a picture holds values of {image.dtype}; expected numbers")
-    return image if image.ndim == 3 else image[..., None]
-
-
-_FORMS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {  # of the parts beside a picture
-    "mask": ("[H,W] or [H,W,C]", lambda shape: len(shape) >= 2),
-    "coords": ("[...,2]", lambda shape: shape[-1:] == (2,)),
-    "boxes": ("[N,4]", lambda shape: shape[-1:] == (4,) or 0 in shape),
-    "keypoints": ("[...,N,3]", lambda shape: len(shape) > 0 and shape[-1] >= 2),
-    "polygon": ("an even number of values", lambda shape: len(shape) > 0 and math.prod(shape) % 2 == 0),
-}
-
-
-def _part(transform: VisionTransform, part: str, value: Any) -> np.ndarray:
-    """A part of an item as an array. Raises ShapeError and ArgumentError where it is no such part."""
-    expected, fits = _FORMS[part]
-    try:
-        array = np.asarray(value)
-    except ValueError:  # lists of several lengths
-        raise ArgumentError(f"{type(transform).__name__}: {part} is {brief(value)}; expected {expected}") from None
-    if array.dtype.kind not in "buif":
-        raise ArgumentError(f"{type(transform).__name__}: {part} holds {brief(value)}; expected numbers")
-    if not fits(array.shape):
-        raise ShapeError(f"{type(transform).__name__}: {part} has shape {array.shape}; expected {expected}")
-    return array
-
-
-def _by_channel(name: str, argument: str, value: Any) -> Any:
-    if np.asarray(value).dtype.kind not in "buif" or np.ndim(value) > 1:
-        raise ArgumentError(f"{name}: {argument} is {value!r}; expected a number, or one for each channel")
-    return value
 
 
 class Compose(VisionTransform):
@@ -222,7 +87,7 @@ class Normalize(_InPlace):
     def __init__(self, mean: Any = 0.0, std: Any = 1.0, *, order: Sequence[str] | None = None) -> None:
         super().__init__(order)
         name = type(self).__name__
-        self.mean, self.std = (np.float32(_by_channel(name, n, v)) for n, v in (("mean", mean), ("std", std)))
+        self.mean, self.std = (np.float32(by_channel(name, n, v)) for n, v in (("mean", mean), ("std", std)))
         if np.any(self.std == 0):
             raise OptionError(f"Normalize: std is {std}; expected numbers other than 0")
 
@@ -283,10 +148,10 @@ class CenterCrop(VisionTransform):
         return self._cut(image)
 
     def _apply_mask(self, mask: Any) -> np.ndarray:
-        return self._cut(_part(self, "mask", mask))
+        return self._cut(part_of(self, "mask", mask))
 
     def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
-        coords = _part(self, "coords", coords)
+        coords = part_of(self, "coords", coords)
         return coords - np.asarray((self._left, self._top), coords.dtype)
 
 
@@ -308,16 +173,16 @@ class Pad(VisionTransform):
         if len(widths) != 4 or not all(map(_is_length, widths)):
             raise OptionError(f"{type(self).__name__}: size is {size!r}; expected one width, two or four, at least 0")
         self.size, self.mask_value = tuple(map(int, widths)), mask_value
-        self.value = _by_channel(type(self).__name__, "value", value)
+        self.value = by_channel(type(self).__name__, "value", value)
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
         return _padded(image, self.size, self.value)
 
     def _apply_mask(self, mask: Any) -> np.ndarray:
-        return _padded_mask(_part(self, "mask", mask), self.size, self.mask_value)
+        return _padded_mask(part_of(self, "mask", mask), self.size, self.mask_value)
 
     def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
-        coords = _part(self, "coords", coords)
+        coords = part_of(self, "coords", coords)
         return coords + np.asarray((self.size[2], self.size[0]), coords.dtype)
 
 
@@ -350,7 +215,7 @@ class RandomCrop(CenterCrop):
     ) -> None:
         super().__init__(output_size, order=order)
         self.pad = Pad(padding_size, padding_value, padding_maskvalue, order=self.order)
-        self.padding_value = _by_channel(type(self).__name__, "padding_value", padding_value)
+        self.padding_value = by_channel(type(self).__name__, "padding_value", padding_value)
         self.padding_maskvalue = padding_maskvalue
 
     @explains
@@ -369,7 +234,7 @@ class RandomCrop(CenterCrop):
         return self._cut(_padded(image, self._border, self.padding_value))
 
     def _apply_mask(self, mask: Any) -> np.ndarray:
-        return self._cut(_padded_mask(_part(self, "mask", mask), self._border, self.padding_maskvalue))
+        return self._cut(_padded_mask(part_of(self, "mask", mask), self._border, self.padding_maskvalue))
 
 
 class RandomHorizontalFlip(VisionTransform):
@@ -395,10 +260,10 @@ class RandomHorizontalFlip(VisionTransform):
         return np.ascontiguousarray(np.flip(image, self._axis)) if self._flipped else image
 
     def _apply_mask(self, mask: Any) -> np.ndarray:
-        return self._apply_image(_part(self, "mask", mask))
+        return self._apply_image(part_of(self, "mask", mask))
 
     def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
-        coords = _part(self, "coords", coords)
+        coords = part_of(self, "coords", coords)
         if not self._flipped:
             return coords
         moved = coords.copy()
@@ -411,6 +276,9 @@ class RandomVerticalFlip(RandomHorizontalFlip):
 
     _axis = 0
 
+
+for _kind in (PseudoTransform, Transform, VisionTransform, RandomResize, RandomResizedCrop, Resize):
+    _kind.__module__ = __name__
 
 __getattr__ = partial(absent.part_or_error, __name__)
 __all__ = own_names(globals())
