@@ -259,3 +259,38 @@ def pictures_get_another_size(mge):
         for ratios in ((0.75, 4 / 3), (0.2, 0.3), (4, 5.0)):  # no part is as large: the middle is taken
             found += changed(lambda ratios=ratios, **order: T.RandomResizedCrop(3, (3.0, 3.0), ratios, **order))
     return found
+
+
+@habit
+def colours_are_changed(mge):
+    from types import SimpleNamespace
+
+    T, picture = mge.data.transform, np.random.RandomState(0).randint(0, 256, (4, 5, 3)).astype(np.uint8)
+    picture[0, :2], picture[1, 0], found = picture[0, :2, :1], 255, []
+    kept = {name: getattr(np.random, name) for name in ("uniform", "normal", "permutation")}
+    own = getattr(mge.random, "generator", None)
+    drawn = dict.fromkeys(("uniform",), lambda *_: drawn["strength"])
+    drawn["normal"] = lambda *_, **given: np.resize([25.0, -10.0, 5.0], given.get("size") or (4, 5, 3)) / drawn["parts"]
+    drawn["permutation"] = lambda number: np.array([1, 0, 3, 2]) if number == 4 else np.arange(number)
+    try:
+        for name in kept:  # the numbers that MegEngine draws, and those that this engine does
+            setattr(np.random, name, lambda *a, _name=name, **k: drawn[_name](*_numbers(a), **k))
+        mge.random.generator = lambda: SimpleNamespace(**{name: drawn[name] for name in kept})
+        for drawn["strength"], drawn["parts"] in ((0.6, 1), (1.3, 0.5), (-0.2, 300), (0.45, 100)):
+            for kind in ("uint8", "float32"):
+                for part in ("Brightness", "Contrast", "Saturation", "Hue"):
+                    found.append(getattr(T, part + "Transform")(0.4).apply(picture.astype(kind)))  # noqa: PERF401
+                found += [
+                    T.Lighting(0.1).apply(picture.astype(kind)),
+                    T.GaussianNoise(0, 1).apply(picture.astype(kind)),
+                ]
+        return [*found, T.ColorJitter(0.4, 0.4, 0.4, 0.4).apply(picture), T.ColorJitter().apply(picture)]
+    finally:
+        for name, function in kept.items():
+            setattr(np.random, name, function)
+        mge.random.generator = own
+
+
+def _numbers(arguments):
+    """MegEngine permutes a tuple of places; this engine a number of them."""
+    return [len(a) if isinstance(a, tuple) else a for a in arguments]

@@ -15,7 +15,24 @@ from megengine import random
 from megengine.core import absent
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, UnsupportedError, brief
 from megengine.core.exports import own_names
-from megengine.data.transform.base import PseudoTransform, Transform, VisionTransform, by_channel, part_of, picture
+from megengine.data.transform.base import (
+    InPlace,
+    PseudoTransform,
+    Transform,
+    VisionTransform,
+    by_channel,
+    part_of,
+    picture,
+)
+from megengine.data.transform.colours import (
+    BrightnessTransform,
+    ColorJitter,
+    ContrastTransform,
+    GaussianNoise,
+    HueTransform,
+    Lighting,
+    SaturationTransform,
+)
 from megengine.data.transform.sizes import RandomResize, RandomResizedCrop, Resize
 from megengine.dispatch.refusal import constructor, explains
 
@@ -70,17 +87,7 @@ class Compose(VisionTransform):
         return inputs
 
 
-class _InPlace(VisionTransform):
-    """Transforms of values, which move nothing."""
-
-    def _apply_mask(self, mask: Any) -> Any:
-        return mask
-
-    def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
-        return coords
-
-
-class Normalize(_InPlace):
+class Normalize(InPlace):
     """(image - mean) / std by channel, as float32."""
 
     @constructor
@@ -95,7 +102,7 @@ class Normalize(_InPlace):
         return ((image - self.mean) / self.std).astype(np.float32)
 
 
-class ToMode(_InPlace):
+class ToMode(InPlace):
     """[H,W,C] -> [C,H,W]."""
 
     @constructor
@@ -277,7 +284,16 @@ class RandomVerticalFlip(RandomHorizontalFlip):
     _axis = 0
 
 
-for _kind in (PseudoTransform, Transform, VisionTransform, RandomResize, RandomResizedCrop, Resize):
+_COLOURS = (
+    BrightnessTransform,
+    ColorJitter,
+    ContrastTransform,
+    GaussianNoise,
+    HueTransform,
+    Lighting,
+    SaturationTransform,
+)
+for _kind in (PseudoTransform, Transform, VisionTransform, RandomResize, RandomResizedCrop, Resize, *_COLOURS):
     _kind.__module__ = __name__
 
 __getattr__ = partial(absent.part_or_error, __name__)

@@ -112,6 +112,16 @@ class VisionTransform(Transform):
         return [[self._apply_coords(part_of(self, "polygon", p).reshape(-1, 2)) for p in parts] for parts in polygons]
 
 
+class InPlace(VisionTransform):
+    """Transforms of values, which move nothing."""
+
+    def _apply_mask(self, mask: Any) -> Any:
+        return mask
+
+    def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
+        return coords
+
+
 def picture(name: str, value: Any) -> np.ndarray:
     image = np.asarray(value)
     if image.ndim not in (2, 3):

@@ -1,4 +1,4 @@
-"""Transforms that give pictures another size: random parts, and what is refused (numbers: tests/recording)."""
+"""Transforms that change sizes and colours of pictures: random numbers, and what is refused (values: recording)."""
 
 import numpy as np
 import pytest
@@ -41,3 +41,26 @@ def test_both_sides_are_multiplied_by_one_number():
 def test_refusals(make, text):
     with pytest.raises((ValueError, TypeError), match=text):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: T.BrightnessTransform(-1), "BrightnessTransform: value is -1; expected a number of at least 0"),
+        (lambda: T.HueTransform(0.7), "HueTransform: value is 0.7; expected a number of at least 0 and at most 0.5"),
+        (lambda: T.Lighting(-1), "Lighting: scale is -1; expected a number of at least 0"),
+        (lambda: T.ContrastTransform(0.3).apply(IMAGE), "ContrastTransform: a picture has shape .30, 40, 2.; expected"),
+    ],
+)
+def test_refusals_of_colours(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_strengths_are_drawn_around_the_middle():
+    mge.random.seed(5)
+    picture = np.full((1, 1, 3), 100.0)
+    drawn = np.array([T.BrightnessTransform(0.4).apply(picture)[0, 0, 0] for _ in range(200)])
+    assert 60 <= drawn.min() < 70 and 130 < drawn.max() <= 140 and len(set(drawn)) == 200
+    noisy = T.GaussianNoise(0.1, 0.05).apply(np.full((50, 50, 3), 100.0)) - 100
+    assert noisy.mean() == pytest.approx(25.5, abs=0.5) and noisy.std() == pytest.approx(12.75, abs=0.5)
