@@ -9,7 +9,7 @@ from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
 from megengine.quantization.pipeline.masks import is_score, masked_scores, masked_sums, most_of
-from megengine.quantization.pipeline.match import is_bias, over_picture, why_constants_float
+from megengine.quantization.pipeline.match import is_bias, over_picture, why_constants_float, why_places_float
 from megengine.quantization.pipeline.roots import REASON, around_roots
 from megengine.quantization.pipeline.selection import INPUT, layers_of, precisions, select
 from megengine.quantization.pipeline.sequences import weights_of, why_float
@@ -165,6 +165,8 @@ class _Annotator:
             return f"{expr.op} reads {growing[0]}, which follows from sizes alone and grows with them"
         if any(e.outputs[0].name in self.rooted for e in (*inside, expr)):
             return f"{expr.op} stays in float: {REASON}"
+        if (reason := why_places_float((*inside, expr))) is not None:
+            return reason
         if id(expr) in self.groups:
             group = self.groups[id(expr)]
             reader = group.inside[0] if group.inside else group.root

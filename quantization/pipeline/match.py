@@ -132,3 +132,15 @@ def why_constants_float(expr: Apply) -> str | None:
     if all(value is not None and np.isfinite(value).all() for value in values):
         return None
     return f"a constant of {expr.op} holds NaN or infinity"
+
+
+_PLACES = ("floor", "ceil")
+
+
+def why_places_float(exprs: tuple[Apply, ...]) -> str | None:
+    """Why ops stay in float that round to whole numbers, or take what is left of one: places that are sampled."""
+    for expr in exprs:
+        rounds = [expr, *(n.expr for n in expr.inputs if expr.record.rule.kind in ("add", "pair"))]
+        if any(isinstance(e, Apply) and e.op in _PLACES for e in rounds):
+            return f"{expr.op} is of places, which whole numbers and their fractions give"
+    return None
