@@ -72,6 +72,22 @@ MODELS = {
         numbers = Range (zero, c, one)
         ones = ConstantOfShape (count)
     }""",
+    "as_many_as_are_true": """g (float[3,4] x) => (float[n,4] y, int64[n] numbers, float[n] ones) {
+        zero = Constant <value = float {0}> ()
+        true = Greater (x, zero)
+        each = Cast <to = 7> (true)
+        count = ReduceSum <keepdims = 0> (each)
+        line = Constant <value = int64[1] {1}> ()
+        four = Constant <value = int64[1] {4}> ()
+        n = Reshape (count, line)
+        shape = Concat <axis = 0> (n, four)
+        row = ReduceMax <axes = [0]> (x)
+        y = Expand (row, shape)
+        start = Constant <value = int64 {0}> ()
+        step = Constant <value = int64 {1}> ()
+        numbers = Range (start, count, step)
+        ones = ConstantOfShape (n)
+    }""",
 }
 
 

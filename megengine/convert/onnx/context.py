@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.convert.onnx.counted_lengths import counted_lengths, inputs_behind
 from megengine.convert.onnx.open_values import is_open_array, numbers_of, open_dtype, settled
 from megengine.convert.onnx.reading import DATA_TYPES, data_type_name, dtype_of, is_held
 from megengine.core.dtype import QuantizedDType, storage_of
@@ -133,9 +134,17 @@ class OnnxNode:
     def const(self, index: int, what: str) -> np.ndarray | None:
         """An optional input that must be known while importing, as shapes and axes are."""
         value = self.optional(index)
-        if isinstance(value, TensorNode):
-            raise self.fail(f"its {what} is computed at run time; expected a constant (give fixed input shapes)")
-        return value
+        return self.known(value, what) if isinstance(value, TensorNode) else value
+
+    def known(self, value: TensorNode, what: str) -> np.ndarray:
+        """The numbers of a computed value that are lengths. Raises FileFormatError for other computed values."""
+        if (lengths := counted_lengths(self, value)) is not None:
+            return lengths
+        names = ", ".join(map(repr, inputs_behind(value)[:4]))
+        raise self.fail(
+            f"its {what} is computed at run time from {names or 'open sizes'}; expected a constant: fix the shapes "
+            "with input_shapes={...}, or values of inputs with input_values={...}"
+        )
 
     def const_ints(self, index: int, what: str) -> tuple[int, ...] | None:
         """A constant input as integers."""

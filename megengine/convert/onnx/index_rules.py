@@ -156,10 +156,8 @@ def eye_like(node: OnnxNode, x: Tensor) -> Tensor:
 
 def _known(node: OnnxNode) -> list[np.ndarray]:
     """The inputs of an operator whose result has a shape that follows from their values."""
-    known = [value for value in node.inputs if isinstance(value, np.ndarray)]
-    if len(known) != len(node.inputs):
-        raise node.fail("it depends on the network's input; give it constants, or take it out of the model")
-    return known
+    values = [node.input(index) for index in range(len(node.inputs))]
+    return [node.known(value, "shape") if isinstance(value, TensorNode) else value for value in values]
 
 
 @composition("ConstantOfShape")
