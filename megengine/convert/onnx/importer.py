@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
+    attention_rules,
     contrib_rules,
     end_names,
     image_rules,

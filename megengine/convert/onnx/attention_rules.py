@@ -1,0 +1,120 @@
+"""Import rules of attention as ONNX Runtime's optimizer of transformers writes it, and of the embedding before it."""
+
+import math
+
+from megengine import functional as F
+from megengine.convert.onnx.context import OnnxNode, composition
+from megengine.dispatch import apply
+from megengine.ops.common import counting, size_tensor
+from megengine.tensor import Tensor
+
+_MASKED = -10000.0  # what is added to scores that a mask takes away, unless a node says another number
+
+
+@composition("com.microsoft::EmbedLayerNormalization")
+def embedded(node: OnnxNode, ids: Tensor, kinds: Tensor | None, *more: Tensor | None) -> tuple[Tensor, ...]:
+    """The sum of rows of up to three tables, normalised; how many places the mask keeps of each sample; the sum."""
+    words, places, segments, scale, shift, mask, at = (*more, *(None,) * 7)[:7]
+    if words is None or places is None or scale is None:
+        raise node.fail("a table or the scale is missing")
+    first = F.expand_dims(counting(ids.shape[1]), 0) if at is None else at
+    total = _rows(words, ids) + _rows(places, first)
+    if segments is not None and kinds is not None:
+        total = total + _rows(segments, kinds)
+    centred = total - apply("mean", total, axis=(-1,), keepdims=True)
+    power = apply("mean", centred * centred, axis=(-1,), keepdims=True)
+    y = centred / F.sqrt(power + float(node.attr("epsilon", 1e-12))) * scale
+    if mask is None:
+        mask = apply("broadcast_to", Tensor(0, dtype="int32"), shape=ids.shape)
+    kept = apply("sum", mask, axis=(1,), keepdims=False)
+    return y if shift is None else y + shift, kept, total
+
+
+def _rows(table: Tensor, places: Tensor) -> Tensor:
+    return apply("index", table, places, pattern=("i", (None, None, None)))
+
+
+@composition("com.microsoft::Attention")
+def attention(node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None, *more: Tensor | None) -> tuple[Tensor, ...]:
+    """Heads of one product with the weights of queries, keys and values; keys and values so far are a result too."""
+    mask, past, added, *_ = (*more, *(None,) * 3)
+    if node.attr("do_rotary", 0):
+        raise node.fail("turns queries and keys (do_rotary), which is not supported; export the model without it")
+    heads = int(node.attr("num_heads", 0))
+    sizes = node.ints("qkv_hidden_sizes") or (w.shape[1] // 3,) * 3
+    joint = F.matmul(x, w) if bias is None else F.matmul(x, w) + bias
+    parts, begin = [], 0
+    for size in sizes:
+        one = apply("slice", joint, starts=(None, None, begin), stops=(None, None, begin + size), steps=(1, 1, 1))
+        parts.append(_in_heads(node, one, heads))
+        begin += size
+    query, key, value = parts
+    if past is not None:
+        key, value = (_behind(past, k, new) for k, new in ((0, key), (1, value)))
+    shape = (1, *key.shape)
+    present = F.concat([F.reshape(key, shape), F.reshape(value, shape)], axis=0) if any(node.outputs[1:]) else key
+    return _attended(node, query, key, value, mask, added), present
+
+
+def _behind(past: Tensor, place: int, new: Tensor) -> Tensor:
+    old = apply("slice", past, starts=(place,) + (None,) * 4, stops=(place + 1,) + (None,) * 4, steps=(1,) * 5)
+    return F.concat([F.reshape(old, past.shape[1:]), new], axis=2)
+
+
+@composition("com.microsoft::MultiHeadAttention")
+def multi_head(node: OnnxNode, query: Tensor, *more: Tensor | None) -> tuple[Tensor, ...]:
+    """Queries, keys and values [batch, length, heads * size]; the latter two may be [batch, heads, length, size]."""
+    key, value, bias, mask, added, *past = (*more, *(None,) * 7)[:7]
+    if key is None or value is None or query.ndim != 3 or key.ndim not in (3, 4):
+        raise node.fail("its queries, keys and values are packed; expected three inputs of three axes")
+    heads, parts, begin = int(node.attr("num_heads", 0)), [], 0
+    for one in (query, key, value):
+        if one.ndim == 3:
+            if bias is not None:
+                one = one + apply("slice", bias, starts=(begin,), stops=(begin + one.shape[2],), steps=(1,))
+                begin += one.shape[2]
+            one = _in_heads(node, one, heads)
+        parts.append(one)
+    q, k, v = parts
+    k, v = (new if old is None else F.concat([old, new], axis=2) for old, new in zip(past, (k, v), strict=True))
+    return _attended(node, q, k, v, mask, added), k, v
+
+
+def _in_heads(node: OnnxNode, x: Tensor, heads: int) -> Tensor:
+    """[batch, length, all] as [batch, heads, length, size]."""
+    batch, length, size = x.shape
+    if heads < 1 or size % heads:
+        raise node.fail(f"num_heads is {heads}; expected a divisor of {size}")
+    return F.transpose(F.reshape(x, (batch, length, heads, size // heads)), (0, 2, 1, 3))
+
+
+def _attended(
+    node: OnnxNode, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, added: Tensor | None
+) -> Tensor:
+    batch, _, length, size = query.shape
+    total = key.shape[2]
+    scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(size)
+    scores = F.matmul(query, F.swapaxes(key, -1, -2)) * scale
+    kept = None if mask is None else _kept(node, mask, batch, total)
+    if node.attr("unidirectional", 0):  # a query looks at keys up to its own place, which is that from the end
+        own = counting(length) + size_tensor(total - length)
+        behind = F.expand_dims(counting(total), 0) <= F.expand_dims(own, 1)
+        behind = F.reshape(behind, (1, 1, length, total))
+        kept = behind if kept is None else F.logical_and(kept, behind)
+    if kept is not None:
+        scores = scores + F.where(kept, Tensor(0.0), Tensor(float(node.attr("mask_filter_value", _MASKED))))
+    if added is not None:
+        scores = scores + added
+    y = F.transpose(F.matmul(F.softmax(scores, axis=-1), value), (0, 2, 1, 3))
+    return F.reshape(y, (batch, length, y.shape[2] * y.shape[3]))
+
+
+def _kept(node: OnnxNode, mask: Tensor, batch: int, total: int) -> Tensor:
+    """Which keys count, as something that fits [batch, heads, length, keys]; lengths count from the first key on."""
+    if mask.ndim == 1 and mask.shape == (batch,):
+        inside = F.expand_dims(counting(total), 0) < F.expand_dims(mask.astype("int64"), 1)
+        return F.reshape(inside, (batch, 1, 1, total))
+    if mask.ndim not in (2, 3) or mask.shape[0] != batch or mask.shape[-1] != total:
+        raise node.fail(f"its mask is {mask.shape}; expected [batch], [batch, keys] or [batch, length, keys]")
+    real = mask > Tensor(0, dtype=mask.dtype)
+    return F.reshape(real, (batch, 1, 1, total)) if mask.ndim == 2 else F.expand_dims(real, 1)

@@ -1,0 +1,86 @@
+"""Attention of ONNX Runtime's optimizer of transformers: open batch and lengths, beside the runtime."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from megengine.convert.onnx import load
+from megengine.core.errors import FileFormatError
+from megengine.plan import compile as compile_plan
+
+runtime = pytest.importorskip("onnxruntime")
+
+F4, I4 = TensorProto.FLOAT, TensorProto.INT32
+X = [("x", F4, ["b", "s", 8]), ("w", F4, [8, 24]), ("c", F4, [24])]
+Q = [("q", F4, ["b", "s", 8]), ("k", F4, ["b", "t", 8]), ("v", F4, ["b", "t", 8])]
+PAST = [("pk", F4, ["b", 2, "p", 4]), ("pv", F4, ["b", 2, "p", 4])]
+NONE = ("", 0, [])
+TABLES = [("e", F4, [9, 8]), ("p", F4, [20, 8]), ("g", F4, [3, 8]), ("scale", F4, [8]), ("shift", F4, [8])]
+IDS = [("ids", I4, ["b", "s"]), ("kinds", I4, ["b", "s"])]
+CASES = {
+    "plain": ("Attention", X, 1, {}),
+    "causal": ("Attention", X, 1, {"unidirectional": 1, "scale": 0.3}),
+    "lengths": ("Attention", [*X, ("length", I4, ["b"])], 1, {}),
+    "keys": ("Attention", [*X, ("mask", I4, ["b", "s"])], 1, {}),
+    "pairs": ("Attention", [*X, ("mask", I4, ["b", "s", "s"])], 1, {}),
+    "bias": ("Attention", [*X, NONE, NONE, ("a", F4, ["b", 2, "s", "s"])], 1, {}),
+    "past": ("Attention", [*X, NONE, ("p", F4, [2, "b", 2, "p", 4])], 2, {"unidirectional": 1}),
+    "values": ("Attention", [X[0], ("w", F4, [8, 32]), ("c", F4, [32])], 1, {"qkv_hidden_sizes": [8, 8, 16]}),
+    "heads": ("MultiHeadAttention", [*Q, ("c", F4, [24])], 1, {"scale": 0.2}),
+    "heads_mask": ("MultiHeadAttention", [*Q, NONE, ("mask", I4, ["b", "t"])], 1, {}),
+    "heads_bias": ("MultiHeadAttention", [*Q, NONE, NONE, ("a", F4, [1, 2, "s", "t"])], 1, {}),
+    "heads_past": ("MultiHeadAttention", [*Q, NONE, NONE, NONE, *PAST], 3, {}),
+    "embedding": ("EmbedLayerNormalization", [*IDS, *TABLES], 2, {"epsilon": 1e-5}),
+    "embedding_mask": ("EmbedLayerNormalization", [*IDS, *TABLES, ("mask", I4, ["b", "s"])], 2, {}),
+}
+
+
+def _model(op, inputs, results, attrs):
+    heads = {} if op.startswith("Embed") else {"num_heads": 2}
+    outs = [f"y{i}" for i in range(results)]
+    kinds = [I4 if op.startswith("Embed") and i else F4 for i in range(results)]
+    if op.startswith("Embed"):
+        outs = (*outs, "m")[:2]  # the runtime wants both
+        kinds = [F4, I4]
+    node = helper.make_node(op, [name for name, _, _ in inputs], list(outs), domain="com.microsoft", **heads, **attrs)
+    infos = [helper.make_tensor_value_info(*one) for one in inputs if one[0]]
+    ends = [helper.make_tensor_value_info(n, k, None) for n, k in zip(outs[:results], kinds, strict=False)]
+    graph = helper.make_graph([node], "g", infos, ends)
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=sets, ir_version=8)
+
+
+def _value(name, kind, shape, sizes, rng):
+    shape = [sizes.get(n, n) for n in shape]
+    if kind == F4:
+        return rng.standard_normal(shape).astype(np.float32)
+    if name == "length":
+        return np.arange(*shape, dtype=np.int32) % 3 + 1
+    mask = rng.integers(0, 2, shape, np.int32)
+    if name == "mask":
+        mask[..., 0] = 1
+    return mask if name in ("mask", "kinds") else rng.integers(0, 9, shape, np.int32)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_is_that_of_the_runtime(name):
+    op, inputs, results, attrs = CASES[name]
+    model, rng = _model(op, inputs, results, attrs), np.random.default_rng(0)
+    net, session = load(model), runtime.InferenceSession(model.SerializeToString())
+    for sizes in ({"b": 1, "s": 3, "t": 4, "p": 2}, {"b": 3, "s": 5, "t": 2, "p": 1}):
+        given = {one[0]: _value(*one, sizes, rng) for one in inputs if one[0]}
+        for got, want in zip(compile_plan(net)(*given.values()), session.run(None, given), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_refused_of_attention():
+    with pytest.raises(FileFormatError, match="turns queries and keys"):
+        load(_model("Attention", X, 1, {"do_rotary": 1}))
+    with pytest.raises(FileFormatError, match=r"its mask is .*; expected \[batch\], \[batch, keys\]"):
+        load(_model("Attention", [*X, ("mask", I4, ["b", 1, 4, 4])], 1, {}))
+    with pytest.raises(FileFormatError, match="are packed; expected three inputs"):
+        load(_model("MultiHeadAttention", [("q", F4, ["b", "s", 2, 3, 4])], 1, {}))
+    with pytest.raises(FileFormatError, match=r"num_heads is 2; expected a divisor of 9"):
+        load(_model("Attention", [X[0], ("w", F4, [8, 27]), ("c", F4, [27])], 1, {}))
+    with pytest.raises(FileFormatError, match="a table or the scale is missing"):
+        load(_model("EmbedLayerNormalization", [*IDS, TABLES[0], NONE], 1, {}))
