@@ -6,7 +6,7 @@ import pytest
 
 from megengine.convert.onnx import export, load
 from megengine.convert.onnx.rereading import check_every_size
-from megengine.core.errors import FileFormatError
+from megengine.core.errors import FileFormatError, ShapeError
 from megengine.core.sizes import named
 from megengine.core.spec import TensorSpec
 from megengine.plan import compile as compile_plan
@@ -199,3 +199,17 @@ def test_ranges_up_to_a_computed_limit(tmp_path):
         ):
             np.testing.assert_allclose(got, want, rtol=1e-6)
             np.testing.assert_allclose(there, want, rtol=1e-6)
+
+
+_UNNAMED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[M,8] x, float[N,8] state) => (float[K,16] y) { y = Concat <axis = 1> (x, state) }"""
+
+
+def test_axes_of_one_name_are_equal():
+    model = onnx.parser.parse_model(_UNNAMED)
+    for one in model.graph.input:
+        one.type.tensor_type.shape.dim[0].ClearField("dim_param")
+    net = load(model, input_shapes={"x": ("batch", 8), "state": ("batch", None)})
+    assert str(net.graph.outputs[0].spec) == "float32[batch, 16]"
+    with pytest.raises(ShapeError, match="does not fit the model's"):
+        load(model, input_shapes={"x": ("batch", "eight"), "state": ("batch", 8)})

@@ -31,14 +31,14 @@ class Examples:
     names: set[str] = field(default_factory=set)
     chosen: dict[str, int] = field(default_factory=dict)
 
-    def sizes(self, item: onnx.ValueInfoProto, stated: Sequence[int | None]) -> list[int | None]:
-        """The shape of an input, with open sizes where the file and the caller leave it open."""
+    def sizes(self, item: onnx.ValueInfoProto, stated: Sequence[int | str | None]) -> list[int | str | None]:
+        """The shape of an input, with open sizes where the file and the caller leave it open, by the caller's names."""
         dims = item.type.tensor_type.shape.dim
         made = list(stated)
         for axis, (length, dim) in enumerate(zip(stated, dims, strict=True)):
-            if length is None:
+            if not isinstance(length, int):
                 own = dim.dim_param if _NAME.search(dim.dim_param) else ""
-                name = own or f"{re.sub(r'[^0-9A-Za-z_]+', '_', item.name).strip('_')}_{axis}"
+                name = length or own or f"{re.sub(r'[^0-9A-Za-z_]+', '_', item.name).strip('_')}_{axis}"
                 self.names.add(name)
                 made[axis] = named(name, self._length(name, axis, len(dims)))
         return made
@@ -59,7 +59,10 @@ class Examples:
     def tried(self) -> str:
         """Which open axes were read at the usual lengths, for a network that none of them fits."""
         axes, last = ", ".join(self.chosen), list(self.chosen)[-1]
-        return f"no usual length of {axes} fits; example_sizes={{{last!r}: ...}} gives another one"
+        return (
+            f"no usual length of {axes} fits; example_sizes={{{last!r}: ...}} gives another one, and input_shapes "
+            "fixes axes, or gives those that are equal one name"
+        )
 
     def check(self) -> None:
         """Raises OptionError for a given name that no input has, and for a length below 1."""

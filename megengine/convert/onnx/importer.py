@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 LISTED = 20  # reasons of one message
 Source: TypeAlias = "str | Path | bytes | onnx.ModelProto"
-Shapes = Mapping[str, Sequence[int | None]] | Sequence[int | None] | None
+Shapes = Mapping[str, Sequence[int | str | None]] | Sequence[int | str | None] | None
 Sizes = Mapping[str, int] | None
 Known = Mapping[str, Any] | None
 # a string where a number belongs, and numbers that no memory is large enough for
@@ -103,7 +103,7 @@ def load_graph(
     Args:
         source: path of a .onnx file, its bytes, or an `onnx.ModelProto`. External data must lie in the file's folder.
         input_shapes: shape of each input by name, or one shape for a single input, which fixes what the file leaves
-            open; None in the place of a length leaves it open.
+            open; None in the place of a length leaves it open, and so does a name: axes of one name are equal.
         input_values: values of inputs that are fixed: numbers that choose a branch, for example; lists for
             sequences, None for an optional value that is not there. The graph does not have these inputs.
         example_sizes: lengths of open axes by name, which stay open: the graph is read for these, and what it draws,
@@ -469,8 +469,10 @@ def _together(refused: Sequence[FileFormatError]) -> FileFormatError:
     return FileFormatError(f"{counted(len(refused), 'part')} of the model cannot be imported: {listed}{more}")
 
 
-def _lengths(shape: Sequence[int | None]) -> Lengths:
-    return tuple(None if size is None else int(size) for size in shape)
+def _lengths(shape: Sequence[int | str | None]) -> Lengths:
+    return tuple(
+        size if size is None or (isinstance(size, str) and size.isidentifier()) else int(size) for size in shape
+    )
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

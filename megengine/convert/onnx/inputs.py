@@ -16,7 +16,7 @@ from megengine.core.spec import TensorSpec
 if TYPE_CHECKING:
     import onnx
 
-Lengths = tuple[int | None, ...]
+Lengths = tuple[int | str | None, ...]
 
 
 def known_input(name: str, kind: onnx.TypeProto, value: Any) -> Any:
@@ -64,9 +64,9 @@ def input_spec(item: onnx.ValueInfoProto, wanted: Lengths | None, examples: Exam
             text = ", ".join("any" if size is None else str(size) for size in stated)
             raise ShapeError(f"input {item.name!r}: shape {wanted} does not fit the model's ({text})")
         stated = [w if s is None else s for s, w in zip(stated, wanted, strict=True)] if fits else list(wanted)
-    if examples is not None and None in stated:
+    if examples is not None and not all(isinstance(size, int) for size in stated):
         stated = examples.sizes(item, stated)
-    if (not kind.HasField("shape") and wanted is None) or any(size is None or size < 0 for size in stated):
+    if (not kind.HasField("shape") and wanted is None) or any(not isinstance(n, int) or n < 0 for n in stated):
         text = ", ".join("?" if size is None else str(size) for size in stated)
         raise OpenShapeError(item.name, text)
-    return TensorSpec(tuple(size for size in stated if size is not None), dtype)
+    return TensorSpec(tuple(size for size in stated if isinstance(size, int)), dtype)
