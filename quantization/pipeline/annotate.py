@@ -13,7 +13,7 @@ from megengine.quantization.pipeline.match import is_bias, over_picture, why_con
 from megengine.quantization.pipeline.roots import REASON, around_roots
 from megengine.quantization.pipeline.selection import INPUT, layers_of, precisions, select
 from megengine.quantization.pipeline.sequences import weights_of, why_float
-from megengine.quantization.pipeline.size_values import size_values
+from megengine.quantization.pipeline.size_values import reader_of_table, size_values
 from megengine.quantization.pipeline.spec import (
     Addend,
     Argument,
@@ -358,8 +358,8 @@ class _Annotator:
                 return Fixed(known, reason)
             scheme = self.target.signed if known.zero_point or known.qmin < 0 else self.target.non_negative
             return Known(known, reason, scheme, self.config.activations)
-        if isinstance(expr, Apply) and id(expr) in self.integer and self._kind(expr) == "gather":
-            return Fixed(self._own_dtype(expr, 0), f"rows of a constant of {node.name}")
+        if (table := reader_of_table(node)) is not None:
+            return Fixed(self._own_dtype(table, 0), f"part of a constant of {table.outputs[0].name}")
         if rule.kind == "shape" or (rule is not NO_RULE and node.expr.op in self.target.shares):
             source = node.expr.inputs[0]
             return Shared(source.name, f"{node.expr.op} moves the integers of {source.name}")

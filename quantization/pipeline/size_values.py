@@ -24,7 +24,8 @@ class SizeValues:
     Args:
         names: all of them.
         not_finite: those that hold NaN or infinity at the example.
-        growing: those of floats whose range is wider at larger sizes, such as distances between places.
+        growing: those of floats whose range is wider at larger sizes, such as distances between places; not parts of
+            stored tables, whose range is that of the table.
     """
 
     names: frozenset[str]
@@ -41,9 +42,24 @@ def size_values(inputs: Iterable[TensorNode], exprs: Sequence[Apply]) -> SizeVal
     wider = {}
     if any(names_of(tuple(e.attrs.values())) for e in exprs if e.outputs[0].name in known):
         wider = _computed([e for e in exprs if e.outputs[0].name in known], longer)
-    growing = (name for name, end in ends.items() if name in wider and _is_wider(_ends(wider[name]), end))
+    tables = {n.name for e in exprs for n in e.outputs if n.name in known and reader_of_table(n) is not None}
+    growing = (
+        name
+        for name, end in ends.items()
+        if name in wider and name not in tables and _is_wider(_ends(wider[name]), end)
+    )
     not_finite = (name for name in ends if not np.isfinite(known[name]).all())
     return SizeValues(frozenset(known), frozenset(not_finite), frozenset(growing))
+
+
+def reader_of_table(node: TensorNode) -> Apply | None:
+    """The op that takes a value from a constant, behind which its elements are only moved; None for other values."""
+    expr = node.expr
+    while isinstance(expr, Apply) and expr.record.moves:
+        if isinstance(expr.inputs[0].expr, Constant):
+            return expr
+        expr = expr.inputs[0].expr
+    return None
 
 
 def _computed(exprs: Sequence[Apply], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -51,11 +67,12 @@ def _computed(exprs: Sequence[Apply], sizes: Mapping[str, int]) -> dict[str, np.
     known: dict[str, np.ndarray] = {}
     for expr in exprs:
         values = [n.expr.value.numpy() if isinstance(n.expr, Constant) else known.get(n.name) for n in expr.inputs]
-        if not values or expr.record.random or any(value is None for value in values):
+        arrays = [value for value in values if value is not None]
+        if not values or expr.record.random or len(arrays) < len(values):
             continue
         attrs = closed(at(dict(expr.attrs), sizes)) if sizes else expr.attrs_at_example
         try:
-            results = apply(expr.op, *map(_tensor, values), **attrs)
+            results = apply(expr.op, *map(_tensor, arrays), **attrs)
         except MegEngineError:
             if not sizes:
                 raise

@@ -81,3 +81,36 @@ def test_whole_numbers_that_follow_from_sizes_keep_their_dtype():
     model.graph.initializer.append(numpy_helper.from_array(RNG.normal(0, 1, (8, 8)).astype(np.float32), "w"))
     data = [RNG.normal(0, 1, (2, n, 8)).astype(np.float32) for n in (6, 9)]
     assert verify(quantize_model(load(model), data), data).exact
+
+
+_PLACES = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[b,t,8] x) => (float[b,t,t] y) {
+    s = Shape (x)
+    one = Constant <value = int64[1] {1}> ()
+    zero = Constant <value = int64[1] {0}> ()
+    two = Constant <value = int64[1] {2}> ()
+    t = Slice (s, one, two)
+    part = Slice (table, zero, t)
+    places = MatMul (part, w)
+    turned = Transpose <perm = [1, 0]> (places)
+    h = MatMul (x, v)
+    y = MatMul (h, turned)
+}"""
+
+
+def test_a_part_of_a_stored_table_has_the_range_of_the_table():
+    """Places far from the first are larger; calibration sees the near ones only."""
+    model = onnx.parser.parse_model(_PLACES)
+    far = RNG.uniform(-1, 1, (40, 8)).astype(np.float32)
+    far[:, 0] = np.linspace(0.1, 5, 40)
+    stored = {"table": far, **{name: RNG.normal(0, 1, (8, 8)).astype(np.float32) for name in "wv"}}
+    stored["w"][0] = 0  # so that results do not grow
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())
+    net = load(model)
+    data = [RNG.normal(0, 1, (2, n, 8)).astype(np.float32) for n in (6, 9, 36)]
+    quantized = quantize_model(net, data)
+    assert not [op for op in quantized.report.floating if op.macs]
+    assert verify(quantized, data).exact
+    near = quantize_model(net, data[:2])
+    dtype = near.frozen.edges["part"]
+    assert dtype.only_scale * 255 >= far.max() - far.min() - 1e-3
