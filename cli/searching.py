@@ -173,7 +173,7 @@ def _judged(result: SearchResult) -> str:
 
 
 def _row(point: Point, result: SearchResult) -> tuple[Any, ...]:
-    which = listed(point.rules, 2) or "none"
+    which = (listed(point.rules, 2) or "none") + (", quantized anew" if point.anew else "")
     mark = "best" if point == result.best else None
     times = point.latency_ms / max(result.base.latency_ms, 1e-9)
     return (point.bytes / 1e6, point.latency_ms, times, point.sqnr_db, 100 * point.agreement, which, mark)

@@ -140,10 +140,27 @@ class _Search:
         if self.budget.agreement is not None or self.budget.sqnr_db is not None:
             self._finer(moves, finer)
         base, points = self.state.points[0], self.state.points
-        best = min(points, key=self._rank)
-        self._write(self._network(best.rules))
+        best = self._anew(min(points, key=self._rank), calibration)
         found = dict(self.state.noise), self.budget.missed(best, base)
         return SearchResult(best, base, tuple(points), *found, self.judge.judged, self.table or self.state.table)
+
+    def _anew(self, best: Point, calibration: Iterable[Any]) -> Point:
+        """The better one of the best network and of it quantized from the start, which is written.
+
+        Equalization and rounding then know which results have more bits and which weights fewer.
+        """
+        known = any(p.anew and p.rules == best.rules for p in self.state.points)
+        if best.anew or (best.rules and not known):
+            config = self.config.changed(rules=(*self.config.rules, *best.rules))
+            graph = quantize_model(self.graph, calibration, config, progress=self.progress).integer_graph
+            if best.anew:
+                self._write(graph)
+                return best
+            self._measured(best.rules, graph, anew=True)
+            if self._rank(self.state.points[-1]) < self._rank(best):
+                return self.state.points[-1]
+        self._write(self._network(best.rules))
+        return best
 
     def _rank(self, point: Point) -> tuple[float, float]:
         """Networks with smaller ones are better."""
@@ -249,13 +266,17 @@ class _Search:
     def _point(self, moves: list[Move]) -> Point:
         """A network by its moves: as it was measured, or made and measured now."""
         rules = self.mixer.rules(moves)
-        known = next((p for p in self.state.points if p.rules == rules), None)
+        known = next((p for p in self.state.points if p.rules == rules and not p.anew), None)
         if known is not None:
             return known
-        graph = self.mixer.network(moves) if moves else self.mixer.base.integer_graph
+        return self._measured(rules, self.mixer.network(moves) if moves else self.mixer.base.integer_graph)
+
+    def _measured(self, rules: tuple[str, ...], graph: InternalGraph, *, anew: bool = False) -> Point:
+        """Measure a network, and write it if no other is better."""
         got = self._outputs(graph)
         latency = self._latency(graph)
-        point = Point(rules, stored_bytes(graph), latency, _sqnr(self._noise(got)), *self.judge.agreement(got))
+        accuracy = _sqnr(self._noise(got)), *self.judge.agreement(got)
+        point = Point(rules, stored_bytes(graph), latency, *accuracy, anew)
         best = min(map(self._rank, self.state.points), default=(math.inf, math.inf))
         self.state.points.append(point)
         if self._rank(point) <= best:

@@ -44,6 +44,7 @@ class Point:
     """A network that was quantized in full: its rules, and what was measured.
 
     `agreement` is the share of samples that is expected to answer as the float network, `counted` the share that does.
+    `anew`: it was quantized from the start with its rules, not put together of networks of one precision each.
     """
 
     rules: tuple[str, ...]
@@ -52,6 +53,7 @@ class Point:
     sqnr_db: float
     agreement: float
     counted: float = 0.0
+    anew: bool = False
 
     def beats(self, other: "Point") -> bool:
         """True if it is at least as good in everything, and better in something."""

@@ -11,6 +11,7 @@ from megengine.quantization import Budget, LatencyTable, Point, QuantConfig, qua
 from megengine.quantization.pipeline import search as room
 from megengine.quantization.pipeline.mixing import Mixer
 from megengine.quantization.pipeline.search_judging import Judge, Judged
+from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule
 from megengine.traced_module.formats import native
 from tests.helpers.quant_nets import residual_net
@@ -219,6 +220,29 @@ def test_mixed_networks_are_those_of_their_rules(net):
         noise = sum(np.square(a - b).sum() for a, b in zip(exact, got, strict=True))
         ratio = 10 * np.log10(sum(np.square(a).sum() for a in exact) / noise)
         assert ratio == pytest.approx(point.sqnr_db, abs=0.01)
+
+
+def test_the_best_network_is_quantized_anew_with_its_rules(tmp_path):
+    """Channels of very different size: equalized otherwise where results have 16 bits."""
+    b, graph = residual_net()
+    weight = next(e.inputs[1].expr for e in graph.exprs() if getattr(e, "op", "") == "conv2d")
+    weight.value._reset(
+        Tensor(weight.value.numpy() * np.geomspace(1, 40, len(weight.value.numpy()))[:, None, None, None])
+    )
+    data, judges, config = b.data(12), b.data(18)[12:], QuantConfig.of("balanced")
+    files = {"state": tmp_path / "state.json", "output": tmp_path / "best.mgt"}
+    found = search(graph, data, judges, Budget(sqnr_db=200, latency=1000), config, **files)
+    (anew,) = (p for p in found.points if p.anew)
+    assert found.best.rules == anew.rules
+    assert found.best.sqnr_db == max(p.sqnr_db for p in found.points)
+    made = quantize_model(graph, data, config.changed(rules=anew.rules))
+    exact, got = ([np.asarray(run(x)) for x in judges] for run in (TracedModule.from_graph(graph), made))
+    noise = sum(np.square(a - b).sum() for a, b in zip(exact, got, strict=True))
+    assert anew.sqnr_db == pytest.approx(10 * np.log10(sum(np.square(a).sum() for a in exact) / noise), abs=0.01)
+    files["output"].unlink()
+    again = search(graph, data, judges, Budget(sqnr_db=200, latency=1000), config, **files)
+    assert (again.best, again.points) == (found.best, found.points)
+    assert room.stored_bytes(native.load(files["output"]).graph) == found.best.bytes
 
 
 def test_pareto_leaves_out_what_another_beats():
