@@ -138,7 +138,7 @@ class OnnxNode:
 
     def known(self, value: TensorNode, what: str) -> np.ndarray:
         """The numbers of a computed value that are lengths. Raises FileFormatError for other computed values."""
-        if (lengths := counted_lengths(self, value)) is not None:
+        if (lengths := counted_lengths(self.apply, value)) is not None:
             return lengths
         names = ", ".join(map(repr, inputs_behind(value)[:4]))
         raise self.fail(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -11,38 +12,38 @@ from megengine.core.sizes import is_open
 from megengine.traced_module.ir.expr import Apply, Constant, Input
 from megengine.traced_module.ir.node import TensorNode
 
-if TYPE_CHECKING:
-    from megengine.convert.onnx.context import OnnxNode
 
+def counted_lengths(add: Callable[..., Any], value: TensorNode) -> np.ndarray | None:
+    """The numbers that a value holds where they are constants and numbers of true values; None for others.
 
-def counted_lengths(node: OnnxNode, value: TensorNode) -> np.ndarray | None:
-    """The numbers that a value holds where they are constants and numbers of true values; None for others."""
-    made = _numbers(node, value)
+    `add` adds an op to the graph: `OnnxNode.apply`.
+    """
+    made = _numbers(add, value)
     return None if made is None else settled(made, value.shape)
 
 
-def _numbers(node: OnnxNode, value: TensorNode) -> list[Any] | None:
+def _numbers(add: Callable[..., Any], value: TensorNode) -> list[Any] | None:
     expr = value.expr
     if isinstance(expr, Constant) and np.dtype(value.dtype).kind in "iu":
         return expr.value.numpy().reshape(-1).tolist()
     if not isinstance(expr, Apply):
         return None
     if expr.op == "sum" and value.spec.size == 1:
-        return _true_values(node, expr.inputs[0])
+        return _true_values(add, expr.inputs[0])
     if expr.op == "reshape" or (expr.op == "cast" and np.dtype(value.dtype).kind in "iu"):
-        return _numbers(node, expr.inputs[0])
+        return _numbers(add, expr.inputs[0])
     if expr.op == "concat" and len(value.shape) == 1:
-        parts = [_numbers(node, part) for part in expr.inputs]
+        parts = [_numbers(add, part) for part in expr.inputs]
         return None if any(part is None for part in parts) else [n for part in parts for n in part or ()]
     return None
 
 
-def _true_values(node: OnnxNode, summed: TensorNode) -> list[Any] | None:
+def _true_values(add: Callable[..., Any], summed: TensorNode) -> list[Any] | None:
     """How many of the truth values that a sum adds as numbers hold."""
     made = summed.expr
     if not isinstance(made, Apply) or made.op != "cast" or made.inputs[0].dtype != np.dtype(np.bool_):
         return None
-    found = node.apply("nonzero", made.inputs[0])
+    found = add("nonzero", made.inputs[0])
     return [n for n in found.shape if is_open(n)][:1] or None
 
 
