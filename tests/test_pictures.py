@@ -27,6 +27,12 @@ def test_both_sides_are_multiplied_by_one_number():
     assert len(set(sizes)) > 5 and all(abs(h / 30 - w / 40) < 0.04 and 15 <= h <= 60 for h, w in sizes)
 
 
+def test_lengths_of_shorter_sides_are_drawn():
+    drawn = {T.ShortestEdgeResize((10, 13), 99).apply(IMAGE).shape[0] for _ in range(60)}
+    chosen = {T.ShortestEdgeResize((10, 13, 17), 99, "choice").apply(IMAGE).shape[0] for _ in range(60)}
+    assert drawn == {10, 11, 12, 13} and chosen == {10, 13, 17}
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -34,6 +40,8 @@ def test_both_sides_are_multiplied_by_one_number():
         (lambda: T.Resize((3, 4, 5)), "output_size is .3, 4, 5.; expected"),
         (lambda: T.Resize((3.5, 4)), "output_size is .3.5, 4.; expected"),
         (lambda: T.Resize(4, 2).apply(IMAGE), "Resize: interpolation is 2; expected 0 .nearest. or 1 .linear."),
+        (lambda: T.ShortestEdgeResize(4, 9, "both"), "sample_style is 'both'; expected 'range' or 'choice'"),
+        (lambda: T.ShortestEdgeResize((4, 5, 6), 9), "min_size=.4, 5, 6., max_size=9; expected lengths"),
         (lambda: T.RandomResize(2.0), "RandomResize: scale_range is 2.0; expected .least, most., above 0"),
         (lambda: T.RandomResizedCrop(4, (0.5, 0.1)), "RandomResizedCrop: scale_range is .0.5, 0.1."),
     ],

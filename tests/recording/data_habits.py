@@ -262,6 +262,15 @@ def pictures_get_another_size(mge):
 
 
 @habit
+def shorter_sides_get_a_length(mge):
+    make, found = mge.data.transform.ShortestEdgeResize, []
+    for height, width in ((20, 30), (30, 20), (10, 50), (33, 17), (9, 50), (7, 7)):
+        for least, most, style in ((15, 99, "range"), (15, 20, "range"), ((15, 15), 30, "range"), ([10], 99, "choice")):
+            found.append(make(least, most, style).apply(np.zeros((height, width, 1), np.uint8)).shape)
+    return [list(shape) for shape in found]
+
+
+@habit
 def colours_are_changed(mge):
     from types import SimpleNamespace
 

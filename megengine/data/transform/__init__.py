@@ -33,7 +33,7 @@ from megengine.data.transform.colours import (
     Lighting,
     SaturationTransform,
 )
-from megengine.data.transform.sizes import RandomResize, RandomResizedCrop, Resize
+from megengine.data.transform.sizes import RandomResize, RandomResizedCrop, Resize, ShortestEdgeResize
 from megengine.dispatch.refusal import constructor, explains
 
 
@@ -293,7 +293,8 @@ _COLOURS = (
     Lighting,
     SaturationTransform,
 )
-for _kind in (PseudoTransform, Transform, VisionTransform, RandomResize, RandomResizedCrop, Resize, *_COLOURS):
+_SIZES = RandomResize, RandomResizedCrop, Resize, ShortestEdgeResize
+for _kind in (PseudoTransform, Transform, VisionTransform, *_SIZES, *_COLOURS):
     _kind.__module__ = __name__
 
 __getattr__ = partial(absent.part_or_error, __name__)

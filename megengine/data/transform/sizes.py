@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine import random
-from megengine.core.errors import ArgumentError
+from megengine.core.errors import ArgumentError, OptionError
 from megengine.data.transform.base import VisionTransform, part_of, picture
 from megengine.data.transform.resizing import LINEAR, NEAREST, resized
 from megengine.dispatch.refusal import constructor, explains
@@ -89,6 +89,42 @@ class RandomResize(Resize):
 
     def _chosen(self, height: int, width: int) -> tuple[int, int]:
         scale = random.generator().uniform(*self.scale_range)
+        return round(height * scale), round(width * scale)
+
+
+class ShortestEdgeResize(Resize):
+    """The shorter side gets a length, unless the longer one would be above `max_size`: then that one gets it.
+
+    `min_size` is one length, or several: one of [least, most] (`sample_style` "range") or of a list ("choice").
+    """
+
+    @constructor
+    def __init__(
+        self,
+        min_size: Any,
+        max_size: int,
+        sample_style: str = "range",
+        interpolation: int = LINEAR,
+        *,
+        order: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(1, interpolation, order=order)
+        sizes = tuple(min_size) if isinstance(min_size, Sequence) else (min_size,)
+        if sample_style not in ("range", "choice"):
+            raise OptionError(f"ShortestEdgeResize: sample_style is {sample_style!r}; expected 'range' or 'choice'")
+        lengths = all(isinstance(n, numbers.Integral) and n > 0 for n in (*sizes, max_size))
+        if not sizes or not lengths or (sample_style == "range" and len(sizes) > 2):
+            expected = "expected lengths of at least 1; for 'range' one, or (least, most)"
+            raise ArgumentError(f"ShortestEdgeResize: min_size={min_size!r}, max_size={max_size!r}; {expected}")
+        self.min_size, self.max_size, self.sample_style = sizes, max_size, sample_style
+
+    def _chosen(self, height: int, width: int) -> tuple[int, int]:
+        draw, sizes = random.generator(), self.min_size
+        drawn = draw.integers(sizes[0], sizes[-1] + 1) if self.sample_style == "range" else draw.choice(sizes)
+        short, long = max(min(height, width), 1), max(height, width)
+        scale = int(drawn) / short
+        if scale * long > self.max_size:
+            scale = self.max_size / long
         return round(height * scale), round(width * scale)
 
 
