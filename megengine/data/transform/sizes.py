@@ -109,10 +109,10 @@ class ShortestEdgeResize(Resize):
         order: Sequence[str] | None = None,
     ) -> None:
         super().__init__(1, interpolation, order=order)
-        sizes = tuple(min_size) if isinstance(min_size, Sequence) else (min_size,)
+        sizes: list[Any] = list(min_size) if isinstance(min_size, Sequence) else [min_size]
         if sample_style not in ("range", "choice"):
             raise OptionError(f"ShortestEdgeResize: sample_style is {sample_style!r}; expected 'range' or 'choice'")
-        lengths = all(isinstance(n, numbers.Integral) and n > 0 for n in (*sizes, max_size))
+        lengths = all(isinstance(n, numbers.Integral) and int(n) > 0 for n in (*sizes, max_size))
         if not sizes or not lengths or (sample_style == "range" and len(sizes) > 2):
             expected = "expected lengths of at least 1; for 'range' one, or (least, most)"
             raise ArgumentError(f"ShortestEdgeResize: min_size={min_size!r}, max_size={max_size!r}; {expected}")
