@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import megengine as mge
 import megengine.data.transform as T
+from megengine.data.dataset import ImageFolder
 
 IMAGE = np.stack(np.meshgrid(np.arange(40.0), np.arange(30.0)), axis=-1)  # x and y of each point
 
@@ -72,3 +74,28 @@ def test_strengths_are_drawn_around_the_middle():
     assert 60 <= drawn.min() < 70 and 130 < drawn.max() <= 140 and len(set(drawn)) == 200
     noisy = T.GaussianNoise(0.1, 0.05).apply(np.full((50, 50, 3), 100.0)) - 100
     assert noisy.mean() == pytest.approx(25.5, abs=0.5) and noisy.std() == pytest.approx(12.75, abs=0.5)
+
+
+def test_folders_of_pictures_are_classes(tmp_path):
+    """Order, labels and bytes as MegEngine 1.13 gives them."""
+    values = np.random.default_rng(0).integers(0, 256, (3, 4, 3), np.uint8)
+    for name in ("b/1.png", "b/sub/0.bmp", "b/x.txt", "a/2.PNG"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(values).save(path, "BMP" if name.endswith("bmp") else "PNG")
+    (tmp_path / "empty").mkdir()
+    folder = ImageFolder(str(tmp_path))
+    shown = [(path[len(str(tmp_path)) + 1 :], label) for path, label in folder.samples]
+    assert shown == [("a/2.PNG", 0), ("b/1.png", 1), ("b/sub/0.bmp", 1)] and len(folder) == 3
+    assert folder.class_dict == {"a": 0, "b": 1, "empty": 2}
+    image, label = folder[1]
+    np.testing.assert_array_equal(image, values[:, :, ::-1])
+    assert (label, label.dtype) == (1, np.int32)
+    assert ImageFolder(str(tmp_path), lambda path: path.endswith("1.png"), class_name=True)[0][1] == "b"
+    (tmp_path / "a/3.png").write_text("x")
+    with pytest.raises(ValueError, match="3.png is no picture that can be read"):
+        ImageFolder(str(tmp_path))[1]
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        ImageFolder(str(tmp_path / "none"))
+    with pytest.raises(TypeError, match="check_valid_func is 3; expected a function of paths"):
+        ImageFolder(str(tmp_path), 3)  # pyright: ignore[reportArgumentType]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from megengine.core import absent
 from megengine.core.errors import (
     ArgumentError,
+    FileFormatError,
     IndexOutOfRangeError,
+    MissingFileError,
     MissingMethodError,
     OptionError,
     ShapeError,
@@ -129,7 +133,63 @@ class VisionDataset(Dataset):
         raise MissingMethodError(f"{type(self).__name__} has no __len__; define it in the subclass")
 
 
+_PICTURES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+class ImageFolder(VisionDataset):
+    """The pictures below a folder, whose folders are the classes, in alphabetical order.
+
+    An item is a picture [H,W,3] of bytes, in the order blue, green, red, and the number of its class, or its name with
+    `class_name`. `check_valid_func(path)` says which files are pictures; by default their names do.
+
+    Raises:
+        MissingFileError: there is no such folder.
+        FileFormatError: Pillow cannot read a picture.
+    """
+
+    @constructor
+    def __init__(
+        self, root: str, check_valid_func: Callable[[str], bool] | None = None, class_name: bool = False
+    ) -> None:
+        super().__init__(root, order=("image", "image_category"))
+        if check_valid_func is not None and not callable(check_valid_func):
+            raise ArgumentError(f"ImageFolder: check_valid_func is {check_valid_func!r}; expected a function of paths")
+        if not os.path.isdir(self.root):
+            raise MissingFileError(
+                f"ImageFolder: there is no folder {root!r}; expected one with a folder for each class"
+            )
+        self.check_valid = check_valid_func or (lambda path: path.lower().endswith(_PICTURES))
+        self.class_name = class_name
+        names = sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
+        self.class_dict = {name: number for number, name in enumerate(names)}
+        self.samples = [sample for name in names for sample in self._samples_of(name)]
+
+    def _samples_of(self, name: str) -> Iterator[tuple[str, Any]]:
+        label = name if self.class_name else self.class_dict[name]
+        for folder, _, files in sorted(os.walk(os.path.join(self.root, name))):
+            paths = (os.path.join(folder, file) for file in sorted(files))
+            yield from ((path, label) for path in paths if self.check_valid(path))
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
+        path, label = self.samples[index]
+        return _read_picture(path), label if self.class_name else np.asarray(label, np.int32)[()]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+def _read_picture(path: str) -> np.ndarray:
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as picture:
+            values = np.asarray(ImageOps.exif_transpose(picture).convert("RGB"))
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"ImageFolder: {path} is no picture that can be read: {error}") from None
+    return np.ascontiguousarray(values[:, :, ::-1])
+
+
 __getattr__ = partial(absent.part_or_error, __name__)
 
 
-__all__ = ["ArrayDataset", "ConcatDataset", "Dataset", "StreamDataset", "VisionDataset"]
+__all__ = ["ArrayDataset", "ConcatDataset", "Dataset", "ImageFolder", "StreamDataset", "VisionDataset"]
