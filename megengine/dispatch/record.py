@@ -122,6 +122,16 @@ class QuantRule:
         return self.kind == "add"
 
     @property
+    def combines(self) -> bool:
+        """True for arithmetic of two values."""
+        return self.kind in ("add", "pair")
+
+    @property
+    def averages(self) -> bool:
+        """True for means, and sums of several numbers."""
+        return self.kind == "pool"
+
+    @property
     def joins(self) -> bool:
         """True if integers of several values, on one scale, are copied."""
         return self.kind == "concat"
@@ -251,6 +261,16 @@ class Op:
     def widens(self, specs: Sequence[TensorSpec]) -> bool:
         """True if some operands are float16 or bfloat16, and float32 computes their results."""
         return not self.by_type and any(s.dtype in HALVES for s in specs)
+
+    @property
+    def combines(self) -> bool:
+        """True for arithmetic of two values."""
+        return self.kind in ("add", "pair")
+
+    @property
+    def averages(self) -> bool:
+        """True for means, and sums of several numbers."""
+        return self.kind == "pool"
 
     @property
     def joins(self) -> bool:

@@ -239,7 +239,7 @@ class _Annotator:
         if self.target.quantize_outputs:  # functions give integers then
             moves = (kind in ("clamp", "shape") or rule.joins) and not self._feeds_from_layer(expr)
             return moves or (kind in ("function", "table") and is_arithmetic(expr))
-        if kind == "add":
+        if rule.adds:
             return not any(self._is_anchor(n) for n in (expr.output, *expr.inputs))
         if kind in ("clamp", "shape"):
             return not self._feeds_from_layer(expr)

@@ -77,7 +77,7 @@ def is_bias(expr: Any) -> bool:
 
 def over_picture(expr: Expr | None) -> bool:
     """True for a mean or sum of [N, C, H, W] over H and W."""
-    if not isinstance(expr, Apply) or expr.record.rule.kind != "pool" or len(expr.inputs[0].shape) != 4:
+    if not isinstance(expr, Apply) or not expr.record.rule.averages or len(expr.inputs[0].shape) != 4:
         return False
     return sorted(a % 4 for a in expr.attrs.get("axis") or ()) == [2, 3]
 
@@ -134,13 +134,13 @@ def why_constants_float(expr: Apply) -> str | None:
     return f"a constant of {expr.op} holds NaN or infinity"
 
 
-_PLACES = ("floor", "ceil")
+_WHOLE = call("floor") | call("ceil")
 
 
 def why_places_float(exprs: tuple[Apply, ...]) -> str | None:
     """Why ops stay in float that round to whole numbers, or take what is left of one: places that are sampled."""
     for expr in exprs:
-        rounds = [expr, *(n.expr for n in expr.inputs if expr.record.rule.kind in ("add", "pair"))]
-        if any(isinstance(e, Apply) and e.op in _PLACES for e in rounds):
+        read = expr.inputs if expr.record.rule.combines else ()
+        if any(match(_WHOLE, node) is not None for node in (expr.outputs[0], *read)):
             return f"{expr.op} is of places, which whole numbers and their fractions give"
     return None

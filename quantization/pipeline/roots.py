@@ -17,7 +17,9 @@ from megengine.quantization.pipeline.groups import Group
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
+from megengine.traced_module.patterns import Pattern, call, match
 
+_QUOTIENT = call("div")
 REASON = "it is part of a norm that is spelled out, whose sums need more bits"
 
 
@@ -58,14 +60,19 @@ def _root(expr: Apply) -> dict[int, Apply]:
 
 def _shares(expr: Apply) -> dict[int, Apply]:
     """The ops that lead to the sum by which the values that are summed are divided; {} for all else."""
-    if expr.op not in ("div", "mul"):
+    quotient = _is(_QUOTIENT, expr)
+    if not (quotient or _is(call("mul"), expr)):
         return {}
-    for whole, by in (expr.inputs, expr.inputs[::-1])[: 1 if expr.op == "div" else 2]:
+    for whole, by in (expr.inputs, expr.inputs[::-1])[: 1 if quotient else 2]:
         before = _before(by)
-        divides = expr.op == "div" or any(e.op in ("div", "pow") for e in before.values())
+        divides = quotient or any(_is(_QUOTIENT | call("pow"), e) for e in before.values())
         if divides and any(_sums(e) and e.inputs[0] is whole for e in before.values()):
             return before
     return {}
+
+
+def _is(pattern: Pattern, expr: Apply) -> bool:
+    return match(pattern, expr.outputs[0]) is not None
 
 
 def _before(node: TensorNode) -> dict[int, Apply]:
@@ -97,7 +104,7 @@ def _summed(node: TensorNode) -> dict[int, Apply]:
 
 def _sums(expr: Any) -> bool:
     """True for a sum or mean of several numbers."""
-    summed = isinstance(expr, Apply) and expr.record.rule.kind == "pool"
+    summed = isinstance(expr, Apply) and expr.record.rule.averages
     return summed and expr.output.spec.example.size < expr.inputs[0].spec.example.size
 
 

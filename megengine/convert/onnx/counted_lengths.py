@@ -11,6 +11,9 @@ from megengine.convert.onnx.open_values import settled
 from megengine.core.sizes import is_open
 from megengine.traced_module.ir.expr import Apply, Constant, Input
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.patterns import call, match
+
+_SUM, _RESHAPED, _CAST, _JOINED = call("sum"), call("reshape"), call("cast"), call("concat")
 
 
 def counted_lengths(add: Callable[..., Any], value: TensorNode) -> np.ndarray | None:
@@ -28,11 +31,11 @@ def _numbers(add: Callable[..., Any], value: TensorNode) -> list[Any] | None:
         return expr.value.numpy().reshape(-1).tolist()
     if not isinstance(expr, Apply):
         return None
-    if expr.op == "sum" and value.spec.size == 1:
+    if match(_SUM, value) and value.spec.size == 1:
         return _true_values(add, expr.inputs[0])
-    if expr.op == "reshape" or (expr.op == "cast" and np.dtype(value.dtype).kind in "iu"):
+    if match(_RESHAPED, value) or (match(_CAST, value) and np.dtype(value.dtype).kind in "iu"):
         return _numbers(add, expr.inputs[0])
-    if expr.op == "concat" and len(value.shape) == 1:
+    if match(_JOINED, value) and len(value.shape) == 1:
         parts = [_numbers(add, part) for part in expr.inputs]
         return None if any(part is None for part in parts) else [n for part in parts for n in part or ()]
     return None
@@ -40,10 +43,9 @@ def _numbers(add: Callable[..., Any], value: TensorNode) -> list[Any] | None:
 
 def _true_values(add: Callable[..., Any], summed: TensorNode) -> list[Any] | None:
     """How many of the truth values that a sum adds as numbers hold."""
-    made = summed.expr
-    if not isinstance(made, Apply) or made.op != "cast" or made.inputs[0].dtype != np.dtype(np.bool_):
+    if not match(_CAST, summed) or summed.expr.inputs[0].dtype != np.dtype(np.bool_):
         return None
-    found = add("nonzero", made.inputs[0])
+    found = add("nonzero", summed.expr.inputs[0])
     return [n for n in found.shape if is_open(n)][:1] or None
 
 

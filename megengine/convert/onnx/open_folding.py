@@ -137,7 +137,7 @@ def _expanded(node: OnnxNode, x: np.ndarray, shape: np.ndarray) -> list[np.ndarr
 def _clipped(
     node: OnnxNode, x: np.ndarray, low: np.ndarray | None = None, high: np.ndarray | None = None
 ) -> list[np.ndarray] | None:
-    ends = [node.attrs.get(name) if given is None else given for name, given in (("min", low), ("max", high))]
+    ends = (node.attr("min") if low is None else low, node.attr("max") if high is None else high)
     for of, end in zip((largest, least), ends, strict=True):
         made = [x] if end is None else _each(of, x, np.asarray(end))
         if made is None:
