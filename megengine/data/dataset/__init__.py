@@ -158,15 +158,16 @@ class ImageFolder(VisionDataset):
             raise MissingFileError(
                 f"ImageFolder: there is no folder {root!r}; expected one with a folder for each class"
             )
+        self._folder: str = os.fspath(os.path.expanduser(root))
         self.check_valid = check_valid_func or (lambda path: path.lower().endswith(_PICTURES))
         self.class_name = class_name
-        names = sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
+        names = sorted(entry.name for entry in os.scandir(self._folder) if entry.is_dir())
         self.class_dict = {name: number for number, name in enumerate(names)}
         self.samples = [sample for name in names for sample in self._samples_of(name)]
 
     def _samples_of(self, name: str) -> Iterator[tuple[str, Any]]:
         label = name if self.class_name else self.class_dict[name]
-        for folder, _, files in sorted(os.walk(os.path.join(self.root, name))):
+        for folder, _, files in sorted(os.walk(os.path.join(self._folder, name))):
             paths = (os.path.join(folder, file) for file in sorted(files))
             yield from ((path, label) for path in paths if self.check_valid(path))
 
