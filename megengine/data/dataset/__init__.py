@@ -154,11 +154,11 @@ class ImageFolder(VisionDataset):
         super().__init__(root, order=("image", "image_category"))
         if check_valid_func is not None and not callable(check_valid_func):
             raise ArgumentError(f"ImageFolder: check_valid_func is {check_valid_func!r}; expected a function of paths")
-        if not os.path.isdir(self.root):
+        self._folder: str = os.fspath(os.path.expanduser(root))
+        if not os.path.isdir(self._folder):
             raise MissingFileError(
                 f"ImageFolder: there is no folder {root!r}; expected one with a folder for each class"
             )
-        self._folder: str = os.fspath(os.path.expanduser(root))
         self.check_valid = check_valid_func or (lambda path: path.lower().endswith(_PICTURES))
         self.class_name = class_name
         names = sorted(entry.name for entry in os.scandir(self._folder) if entry.is_dir())
