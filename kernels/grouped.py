@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.text import counted
 from megengine.kernels import _core
 from megengine.kernels.native import long_steps, step_kernel
 from megengine.kernels.problem import Problem, float32_only
@@ -18,7 +19,7 @@ _MOST_REACH = 64  # rows of the input that one row of the result spans
 def _usable(problem: Problem) -> str | None:
     (taken, *kernel), outputs, a = problem.inputs[1].shape[1:], problem.inputs[1].shape[0], problem.attrs
     if taken > _FEW or a.groups == 1:
-        return f"groups of {taken} channels, {a.groups} in all; expected several of at most {_FEW}"
+        return f"{counted(a.groups, 'group')} of {counted(taken, 'channel')}; expected several of at most {_FEW}"
     if taken == 1 and outputs == a.groups:
         return "each channel by itself"
     if (kernel[0] - 1) * a.dilation[0] >= _MOST_REACH:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import parser
 
@@ -11,6 +10,7 @@ from megengine.convert.onnx.exporter import to_model
 from megengine.quantization import quantize_model
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.source import save_source
+from tests.helpers.onnx_runtime import session_of
 
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -46,8 +46,7 @@ def ends(source):
 
 
 def run(source, x):
-    content = source.SerializeToString() if isinstance(source, onnx.ModelProto) else str(source)
-    return onnxruntime.InferenceSession(content).run(["the total", "42"], {"gpu_0/data:0": x})
+    return session_of(source).run(["the total", "42"], {"gpu_0/data:0": x})
 
 
 def test_programs_that_ask_by_name_go_on_to_work(model, tmp_path):
@@ -101,7 +100,7 @@ def test_a_value_inside_makes_room():
     made = to_model(load_graph(proto))
     assert ends(made) == ends(proto)
     given = {"x": np.array([1, -2], np.float32), "c": np.array(True)}
-    results = [onnxruntime.InferenceSession(m.SerializeToString()).run(None, given) for m in (made, proto)]
+    results = [session_of(m).run(None, given) for m in (made, proto)]
     np.testing.assert_allclose(*results, rtol=1e-6)
 
 

@@ -125,7 +125,7 @@ def test_eager_calls_and_what_is_left_to_others():
     np.testing.assert_allclose(F.conv2d(tensor(x), tensor(w), None, 1, 1, groups=4).numpy(), want, atol=2e-5)
     usable = grouped.own_fused_grouped_conv2d.usable
     assert usable(case(6, 1, 1)[0]) == "each channel by itself"
-    assert "groups of 9 channels" in str(usable(case(2, 9, 9)[0]))
+    assert "2 groups of 9 channels" in str(usable(case(2, 9, 9)[0]))
     assert "a kernel of 3 rows, 40 apart" in str(usable(case(2, 2, 2, (90, 4), dilation=(40, 1))[0]))
 
 

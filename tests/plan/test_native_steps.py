@@ -51,7 +51,7 @@ def _samples(op):
     """Inputs of the samples with elements, in float32 where they are float64."""
     for sample in op.samples():
         values = [a if isinstance(a, Tensor) else np.asarray(a) for a in sample.inputs]
-        values = [a if isinstance(a, Tensor) else tensor(a.astype("f4") if a.dtype == "f8" else a) for a in values]
+        values = [a if isinstance(a, Tensor) else tensor(a, "float32" if a.dtype == "f8" else a.dtype) for a in values]
         if all(v.size for v in values):
             yield values, sample.attrs
 
