@@ -263,16 +263,6 @@ class Op:
         return not self.by_type and any(s.dtype in HALVES for s in specs)
 
     @property
-    def combines(self) -> bool:
-        """True for arithmetic of two values."""
-        return self.kind in ("add", "pair")
-
-    @property
-    def averages(self) -> bool:
-        """True for means, and sums of several numbers."""
-        return self.kind == "pool"
-
-    @property
     def joins(self) -> bool:
         """True if integers of several values, on one scale, are copied."""
         return self.rule.joins
