@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/float_function.h"
 #include "common/flush_subnormals.h"
+#include "common/function_capsule.h"
 #include "common/step_capsule.h"
 #include "grouped/kernels.h"
 #include "products/panels.h"
@@ -219,11 +219,7 @@ nb::object grouped_step(const std::array<std::int64_t, 4>& sizes, const Pair& in
         GroupedShape{sizes[0], sizes[1], sizes[2], sizes[3], in, out, kernel, stride, dilation, before},
         residual, threads);
     step->clamp = clamp_of(clamp);
-    if (!after.is_none()) {
-        void* found = PyCapsule_GetPointer(after.ptr(), kFunctionCapsule);
-        if (!found) throw nb::python_error();
-        step->after = *static_cast<const FloatFunction*>(found);
-    }
+    step->after = function_in(after);
     step->pack(weights.data(), bias.data());
     return capsule(std::move(step));
 }

@@ -99,13 +99,6 @@ dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask) {
     return attr;
 }
 
-FloatFunction function_in(const nanobind::object& capsule) {
-    if (capsule.is_none()) return {};
-    void* found = PyCapsule_GetPointer(capsule.ptr(), kFunctionCapsule);
-    if (!found) throw nanobind::python_error();
-    return *static_cast<const FloatFunction*>(found);
-}
-
 // The library keeps the scratchpad of this reorder for the thread that makes it, which runs it too.
 dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted) {
     dnnl::memory from(plain, cpu_engine(), const_cast<void*>(data)), to(wanted, cpu_engine());

@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/float_function.h"
 #include "common/flush_subnormals.h"
+#include "common/function_capsule.h"
 #include "common/step_capsule.h"
 
 namespace mge {
@@ -47,9 +47,6 @@ struct Epilogue {
 };
 dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask);
 bool has_activation(const std::string& name);  // of an op, or "none"
-
-// What Python passes as `PartsStep::after`: a capsule or None.
-FloatFunction function_in(const nanobind::object& capsule);
 
 dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted);
 dnnl::memory copied(const F32& values);

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/float_function.h"
 #include "common/flush_subnormals.h"
+#include "common/function_capsule.h"
 #include "common/step_capsule.h"
 #include "products/kernels.h"
 #include "products/panels.h"
@@ -172,11 +172,7 @@ nb::object linear_step(std::int64_t rows, const F32& weights, const F32& bias, b
     auto step = std::make_unique<LinearStep>(rows, static_cast<std::int64_t>(weights.shape(1)),
                                              static_cast<std::int64_t>(weights.shape(0)), residual, threads);
     step->clamp = clamp_of(clamp);
-    if (!after.is_none()) {
-        void* found = PyCapsule_GetPointer(after.ptr(), kFunctionCapsule);
-        if (!found) throw nb::python_error();
-        step->after = *static_cast<const FloatFunction*>(found);
-    }
+    step->after = function_in(after);
     step->pack(weights.data(), bias.data());
     return capsule(std::move(step));
 }

@@ -284,17 +284,7 @@ class RandomVerticalFlip(RandomHorizontalFlip):
     _axis = 0
 
 
-_COLOURS = (
-    BrightnessTransform,
-    ColorJitter,
-    ContrastTransform,
-    GaussianNoise,
-    HueTransform,
-    Lighting,
-    SaturationTransform,
-)
-_SIZES = RandomResize, RandomResizedCrop, Resize, ShortestEdgeResize
-for _kind in (PseudoTransform, Transform, VisionTransform, *_SIZES, *_COLOURS):
+for _kind in [v for v in globals().values() if isinstance(v, type) and issubclass(v, Transform)]:
     _kind.__module__ = __name__
 
 __getattr__ = partial(absent.part_or_error, __name__)
