@@ -68,6 +68,16 @@ class Problem:
     def __hash__(self) -> int:
         return self._hash
 
+    @property
+    def device(self) -> str:
+        """Where the values lie."""
+        return next((s.device for s in (*self.inputs, *self.outputs)), "cpu0")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the values lie on a GPU."""
+        return self.device.startswith("gpu")
+
 
 def float32_only(problem: Problem) -> str | None:
     """Why a kernel of float32 cannot compute it: other dtypes, or nothing to compute. None if it can."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.kernels import isa
+from megengine.kernels.cuda.lists import CUDA_LISTS
 from megengine.kernels.kernel import Kernel, StepKernel, accept_all
 from megengine.kernels.lists import LISTS
 from megengine.kernels.problem import Problem
@@ -27,7 +28,7 @@ class Family:
 
     def __init__(self, op: str) -> None:
         self.op = op
-        self.kernels: tuple[Kernel, ...] = LISTS.get(op, ())
+        self.kernels: tuple[Kernel, ...] = (*LISTS.get(op, ()), *CUDA_LISTS.get(op, ()))
         self._memo: dict[tuple[Problem, bool], tuple[Kernel, ...]] = {}
 
     @contextmanager
@@ -47,8 +48,8 @@ class Family:
             return "has no plan step"
         if not step and kernel.run is None:
             return "has no eager form"
-        if any(not s.device.startswith("cpu") for s in problem.inputs) != kernel.name.startswith("cuda"):
-            return f"other device than {problem.inputs[0].device}"
+        if problem.on_gpu != kernel.name.startswith("cuda"):
+            return f"other device than {problem.device}"
         return _too_wide(kernel, problem) or kernel.usable(problem)
 
     def candidates(self, problem: Problem, *, step: bool = False) -> tuple[Kernel, ...]:

@@ -1,0 +1,128 @@
+"""Compiling CUDA sources at run time: NVRTC through ctypes, so that no driver is needed to compile.
+
+NVRTC is called directly because CuPy's `RawModule` flushes subnormal numbers (`-ftz=true`), which no CPU does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from megengine.core.errors import DeviceError
+from megengine.kernels.cuda.sources import Program, headers_of
+
+_NAMES = ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12")
+_REMEDY = "pip install 'megengine[cuda]'"
+
+
+def _candidates() -> list[str]:
+    """Where NVRTC may lie: the wheel of NVIDIA's, of CUDA 13 and 12, then what the system finds."""
+    found: list[str] = []
+    for package in ("nvidia.cu13", "nvidia.cuda_nvrtc"):
+        try:
+            spec = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            continue
+        for place in (spec.submodule_search_locations or ()) if spec else ():
+            found += map(str, sorted((Path(place) / "lib").glob("libnvrtc.so.*")))
+    return [path for path in found if "builtins" not in path] + list(_NAMES)
+
+
+class Nvrtc:
+    """The library: sources to machine code."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        self.version = (major.value, minor.value)
+
+    def architectures(self) -> list[int]:
+        """The GPUs that it compiles for, as compute capability times ten."""
+        count = ctypes.c_int()
+        self._library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+        found = (ctypes.c_int * count.value)()
+        self._library.nvrtcGetSupportedArchs(found)
+        return list(found)
+
+    def _bytes(self, made: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        getattr(self._library, f"nvrtcGet{what}Size")(made, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        getattr(self._library, f"nvrtcGet{what}")(made, text)
+        return text.raw
+
+    def compile(self, program: Program, architecture: int, *options: str) -> tuple[bytes, str, str]:
+        """Machine code, PTX and log of a program for an architecture. Raises DeviceError with the compiler's words."""
+        headers = headers_of(program.source)
+        names = (ctypes.c_char_p * len(headers))(*[n.encode() for n in headers])
+        texts = (ctypes.c_char_p * len(headers))(*[t.encode() for t in headers.values()])
+        made = ctypes.c_void_p()
+        file = program.file.encode()
+        create, compile_ = self._library.nvrtcCreateProgram, self._library.nvrtcCompileProgram
+        create(ctypes.byref(made), program.source.encode(), file, len(headers), texts, names)
+        flags = [f.encode() for f in (*flags_of(program, architecture), *options)]
+        try:
+            failed = compile_(made, len(flags), (ctypes.c_char_p * len(flags))(*flags))
+            log = self._bytes(made, "ProgramLog").decode(errors="replace").strip("\0\n ")
+            if failed:
+                reason = self._library.nvrtcGetErrorString(failed).decode()
+                raise DeviceError(f"{program.file} does not compile for sm_{architecture}: {reason}\n{log}")
+            return self._bytes(made, "CUBIN"), self._bytes(made, "PTX").decode(errors="replace"), log
+        finally:
+            self._library.nvrtcDestroyProgram(ctypes.byref(made))
+
+
+def flags_of(program: Program, architecture: int) -> list[str]:
+    """The compiler's flags: a product and a sum are never joined where results are exact."""
+    return [f"--gpu-architecture=sm_{architecture}", "--std=c++17", f"--fmad={'false' if program.exact else 'true'}"]
+
+
+@functools.cache
+def nvrtc() -> Nvrtc:
+    """The compiler. Raises DeviceError where it is not installed."""
+    reasons = []
+    for path in _candidates():
+        try:
+            return Nvrtc(ctypes.CDLL(path))
+        except OSError as exc:
+            reasons.append(str(exc))
+    raise DeviceError(f"NVRTC, which compiles CUDA kernels, was not found ({reasons[-1]}); {_REMEDY}")
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: `MEGENGINE_CUDA_CACHE`, or a folder of the user's cache."""
+    named = os.environ.get("MEGENGINE_CUDA_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(named) if named else Path(base) / "megengine" / "cuda"
+
+
+def _key(program: Program, architecture: int) -> str:
+    source = program.source
+    parts: list[Any] = [source, *headers_of(source).values(), *flags_of(program, architecture), nvrtc().version]
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:40]
+
+
+def cubin(program: Program, architecture: int) -> bytes:
+    """Machine code of a program, from the cache on disk where it was compiled before."""
+    path = cache_folder() / f"{_key(program, architecture)}.cubin"
+    try:
+        return path.read_bytes()
+    except OSError:
+        pass  # not there, or not readable: compile
+    made = nvrtc().compile(program, architecture)[0]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(made)
+        os.replace(file.name, path)
+    except OSError:
+        pass  # the cache saves time only
+    return made

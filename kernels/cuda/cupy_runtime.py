@@ -1,0 +1,152 @@
+"""The runtime of an NVIDIA GPU through CuPy: its memory pool, its current stream, and modules of machine code."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import DeviceError
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.compiler import cubin
+from megengine.kernels.cuda.runtime import Runtime, provide
+from megengine.kernels.cuda.sources import Program
+
+OLDEST = 75  # sm_75, Turing: the oldest that CUDA 13 compiles for
+_PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permission
+
+
+@functools.cache
+def unavailable_reason() -> str | None:
+    """None when CUDA kernels can run here, else what is missing and the remedy."""
+    try:
+        import cupy
+    except ImportError:
+        return "CuPy is not installed: pip install 'megengine[cuda]'"
+    try:
+        if cupy.cuda.runtime.getDeviceCount() == 0:
+            return "there is no CUDA device"
+    except cupy.cuda.runtime.CUDARuntimeError as exc:
+        if "InsufficientDriver" in str(exc):
+            return f"the NVIDIA driver is missing or older than CUDA 13 needs (580): {exc}"
+        return f"CUDA does not start: {exc}"
+    return None
+
+
+class CupyRuntime(Runtime):
+    """The device of a number. Values lie in CuPy's memory pool; launches go to CuPy's current stream."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        reason = unavailable_reason()
+        if reason is not None:
+            raise DeviceError(f"device {name!r} is not usable: {reason}; use cpu0, the processor")
+        import cupy
+
+        self._cupy, self.index = cupy, int(name.removeprefix("gpu"))
+        count = cupy.cuda.runtime.getDeviceCount()
+        if self.index >= count:
+            raise DeviceError(f"device {name!r} is not usable: there are devices gpu0 to gpu{count - 1}; use one of them")
+        self.architecture = int(cupy.cuda.Device(self.index).compute_capability)
+        if self.architecture < OLDEST:
+            raise DeviceError(
+                f"device {name!r} is not usable: it has compute capability {self.architecture / 10}; expected "
+                f"{OLDEST / 10} or more; use cpu0, the processor"
+            )
+        self._functions: dict[tuple[Program, str], Any] = {}
+        self._modules: dict[Program, Any] = {}
+        self._peaks = [0, 0]
+
+    def _select(self) -> None:
+        runtime = self._cupy.cuda.runtime
+        if runtime.getDevice() != self.index:
+            runtime.setDevice(self.index)
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
+        dtype, shape = np.dtype(dtype), tuple(shape)
+        size = math.prod(shape) * dtype.itemsize
+        if not size:
+            return DeviceArray(self, None, 0, shape, dtype)
+        self._select()
+        try:
+            owner = self._cupy.cuda.alloc(size)
+        except self._cupy.cuda.memory.OutOfMemoryError as exc:
+            raise DeviceError(self._no_room(size)) from exc
+        return DeviceArray(self, owner, owner.ptr, shape, dtype)
+
+    def _no_room(self, size: int) -> str:
+        have = self.memory()
+        mib = {name: f"{value / 2**20:.0f} MiB" for name, value in have.items()}
+        return (
+            f"{self.name} is out of memory: asked for {size / 2**20:.1f} MiB; tensors hold {mib['used']}, the pool "
+            f"keeps {mib['reserved']}, {mib['free']} of {mib['total']} are free; the rest belongs to other programs; "
+            "use a smaller batch, delete tensors, or call mge.coalesce_free_memory()"
+        )
+
+    def copy_in(self, array: DeviceArray, source: np.ndarray) -> None:
+        self._select()
+        stream = self._cupy.cuda.get_current_stream()
+        self._cupy.cuda.runtime.memcpyAsync(array.address, source.ctypes.data, source.nbytes, 1, stream.ptr)
+        stream.synchronize()  # the source may change or be freed
+
+    def copy_out(self, array: DeviceArray, target: np.ndarray) -> None:
+        self._select()
+        stream = self._cupy.cuda.get_current_stream()
+        self._cupy.cuda.runtime.memcpyAsync(target.ctypes.data, array.address, target.nbytes, 2, stream.ptr)
+        stream.synchronize()
+
+    def clear(self, array: DeviceArray) -> None:
+        self._select()
+        stream = self._cupy.cuda.get_current_stream()
+        self._cupy.cuda.runtime.memsetAsync(array.address, 0, array.nbytes, stream.ptr)
+
+    def _function(self, program: Program, kernel: str, shared: int) -> Any:
+        module = self._modules.get(program)
+        if module is None:
+            module = self._cupy.cuda.function.Module()
+            module.load(cubin(program, self.architecture))
+            self._modules[program] = module
+        found = module.get_function(kernel)
+        if shared > _PLAIN_SHARED:
+            attribute = self._cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._cupy.cuda.driver.funcSetAttribute(found.ptr, attribute, shared)
+        return found
+
+    def start(
+        self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple, shared: int
+    ) -> None:
+        self._select()
+        key = (program, kernel)
+        function = self._functions.get(key)
+        if function is None or shared > _PLAIN_SHARED:
+            function = self._functions[key] = self._function(program, kernel, shared)
+        function(grid, block, [a.address if type(a) is DeviceArray else 0 if a is None else a for a in arguments], shared)
+
+    def wait(self) -> None:
+        self._select()
+        self._cupy.cuda.get_current_stream().synchronize()
+
+    def memory(self) -> dict[str, int]:
+        self._select()
+        pool = self._cupy.get_default_memory_pool()
+        free, total = self._cupy.cuda.runtime.memGetInfo()
+        used, reserved = pool.used_bytes(), pool.total_bytes()
+        return {"total": total, "free": free, "used": used, "reserved": reserved}
+
+    def release(self) -> None:
+        self._select()
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
+    def cupy_array(self, array: DeviceArray) -> Any:
+        """A CuPy array on the same memory, for its libraries."""
+        cupy = self._cupy
+        if not array.size:
+            return cupy.empty(array.shape, array.dtype)
+        memory = cupy.cuda.UnownedMemory(array.address, array.nbytes, array, self.index)
+        return cupy.ndarray(array.shape, array.dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+provide(CupyRuntime)

@@ -1,0 +1,18 @@
+"""The CUDA kernels of every op, best first: the tables of the families."""
+
+from __future__ import annotations
+
+from megengine.kernels.kernel import Kernel
+
+_FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = ()
+
+
+def _joined(families: tuple[dict[str, tuple[Kernel, ...]], ...]) -> dict[str, tuple[Kernel, ...]]:
+    joined: dict[str, tuple[Kernel, ...]] = {}
+    for family in families:
+        assert not joined.keys() & family.keys(), f"two families hold {joined.keys() & family.keys()}"
+        joined.update(family)
+    return joined
+
+
+CUDA_LISTS = _joined(_FAMILIES)

@@ -1,0 +1,205 @@
+"""Runtimes: memory and launches of one device each. `runtime_of("gpu0")` is the one that CuPy provides.
+
+Kernels reach a device through this interface alone, so that tests run the same host code and the same sources on the
+processor, by a runtime of their own (`installed`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import DeviceError, MegEngineError
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.sources import Program
+
+Refusal = Callable[[int], Exception]
+_PACKAGE = "megengine"
+_CELLS = 1024
+
+
+class Runtime:
+    """One device. Launches are asynchronous: what a kernel refuses is raised where the device is next waited for."""
+
+    name: str
+    architecture: int  # compute capability times ten
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._cells: DeviceArray | None = None
+        self._watched: list[tuple[Refusal, str]] = []
+
+    # ---- what a kind of runtime provides
+    def empty(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
+        """A dense array without values. Raises DeviceError where memory does not suffice."""
+        raise NotImplementedError
+
+    def copy_in(self, array: DeviceArray, source: np.ndarray) -> None:
+        """Write the values of a dense array of main memory."""
+        raise NotImplementedError
+
+    def copy_out(self, array: DeviceArray, target: np.ndarray) -> None:
+        """Read the values into a dense array of main memory, after all launches have ended."""
+        raise NotImplementedError
+
+    def clear(self, array: DeviceArray) -> None:
+        """Set all bits to zero."""
+        raise NotImplementedError
+
+    def start(
+        self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple, shared: int
+    ) -> None:
+        """Launch a kernel; arguments are DeviceArrays, None for a null pointer, and NumPy scalars."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Wait for all launches to end."""
+        raise NotImplementedError
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of the device: total, free, and of the pool: used, reserved, peak_used, peak_reserved."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Give memory that is kept for reuse back to the device."""
+        raise NotImplementedError
+
+    # ---- what follows from it
+    def zeros(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
+        """A dense array of zeros."""
+        out = self.empty(shape, dtype)
+        if out.size:
+            self.clear(out)
+        return out
+
+    def upload(self, array: Any) -> DeviceArray:
+        """A copy of an array of main memory."""
+        source = np.asarray(array, order="C")
+        out = self.empty(source.shape, source.dtype)
+        if out.size:
+            self.copy_in(out, source)
+        return out
+
+    def download(self, array: DeviceArray) -> np.ndarray:
+        """A copy in main memory, after all launches. Raises what a kernel refused."""
+        out = np.empty(array.shape, array.dtype)
+        if out.size:
+            self.copy_out(array, out)
+        if self._watched:
+            self._raise_refused()
+        return out
+
+    def synchronize(self) -> None:
+        """Wait for all launches. Raises what a kernel refused."""
+        self.wait()
+        if self._watched:
+            self._raise_refused()
+
+    def launch(
+        self,
+        program: Program,
+        kernel: str,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        arguments: Sequence[Any],
+        shared: int = 0,
+    ) -> None:
+        """Launch a kernel of a program. A grid or block is a number of x, or (x, y, z); an empty grid is no launch."""
+        grid = (grid,) if isinstance(grid, int) else grid
+        block = (block,) if isinstance(block, int) else block
+        if math.prod(grid) == 0:
+            return
+        self.start(program, kernel, grid, block, tuple(arguments), shared)
+        if SYNCHRONOUS:
+            self.synchronize()
+
+    def each(self, program: Program, kernel: str, count: int, arguments: Sequence[Any], block: int = 256) -> None:
+        """Launch a kernel of FOR_EACH over `count` elements."""
+        self.launch(program, kernel, min(-(-count // block), 1 << 16), block, arguments)
+
+    def refusal(self, error: Refusal) -> DeviceArray:
+        """A cell, an int that holds 0, in which a kernel leaves 1 + a number to refuse its input.
+
+        `error(number)` makes the exception, which is raised where the device is next waited for; a note tells the line
+        of the user's program that made the call.
+        """
+        if self._cells is None:
+            self._cells = self.zeros((_CELLS,), np.int32)
+        if len(self._watched) == _CELLS:
+            self.synchronize()
+        at = len(self._watched)
+        self._watched.append((error, _caller()))
+        return DeviceArray(self, self._cells.owner, self._cells.address + 4 * at, (1,), np.dtype(np.int32))
+
+    def _raise_refused(self) -> None:
+        assert self._cells is not None
+        watched, self._watched = self._watched, []
+        cells = np.empty(_CELLS, np.int32)
+        self.copy_out(self._cells, cells)
+        if not cells.any():
+            return
+        self.clear(self._cells)
+        first = int(np.flatnonzero(cells)[0])
+        error, line = watched[first]
+        made = error(int(cells[first]) - 1)
+        if isinstance(made, MegEngineError):
+            made.add_note(f"the call was made at {line}, and computed asynchronously (MEGENGINE_CUDA_SYNC=1: at once)")
+        raise made
+
+
+SYNCHRONOUS = os.environ.get("MEGENGINE_CUDA_SYNC", "") not in ("", "0")
+
+
+def _caller() -> str:
+    """The innermost line outside this package: where the user's program called it."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module != _PACKAGE and not module.startswith(f"{_PACKAGE}."):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "an unknown line"
+
+
+_runtimes: dict[str, Runtime] = {}
+_makers: list[Callable[[str], Runtime]] = []
+
+
+def provide(maker: Callable[[str], Runtime]) -> None:
+    """Let `maker(name)` make the runtime of a device at its first use."""
+    _makers[:] = [maker]
+
+
+def runtime_of(device: str) -> Runtime:
+    """The runtime of a device, "gpu0". Raises DeviceError that says what is missing."""
+    found = _runtimes.get(device)
+    if found is None:
+        if not _makers:
+            raise DeviceError(f"device {device!r} has no runtime")
+        found = _runtimes[device] = _makers[0](device)
+    return found
+
+
+@contextmanager
+def installed(runtime: Runtime) -> Iterator[Runtime]:
+    """Let a runtime stand for the device of its name while the body runs: for tests."""
+    before = _runtimes.get(runtime.name)
+    _runtimes[runtime.name] = runtime
+    try:
+        yield runtime
+    finally:
+        if before is None:
+            _runtimes.pop(runtime.name, None)
+        else:
+            _runtimes[runtime.name] = before
+
+
+def stands_in(device: str) -> bool:
+    """Whether a runtime is installed for the device."""
+    return device in _runtimes

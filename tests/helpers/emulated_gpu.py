@@ -1,0 +1,160 @@
+"""A device whose kernels run on the processor, thread by thread, with checks that no GPU makes (cuda_on_cpu.h)."""
+
+import ctypes
+import functools
+import hashlib
+import itertools
+import math
+import mmap
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from megengine.core.dtype import bfloat16
+from megengine.kernels.cuda import runtime as runtimes
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.sources import FOLDER, Program, headers_of
+
+HERE = Path(__file__).resolve().parent / "cuda_on_cpu"
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "cuda_on_cpu"
+FLAGS = (
+    "-std=c++17 -O1 -g1 -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing "
+    "-fstack-clash-protection -fno-gnu-unique -U_FORTIFY_SOURCE -Wno-attributes -Wno-unused"
+).split()
+ORDERS = ((0, 0), (1, 0), (2, 7))  # of threads and blocks: forward, reverse, random with seed 7
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PAGE = mmap.PAGESIZE
+
+
+class LaunchError(AssertionError):
+    """The kernel did what no kernel may do."""
+
+
+def _atomic(path: Path, make) -> Path:
+    """A file that `make(temporary path)` writes, unless another process was faster."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            made = Path(folder) / path.name
+            make(made)
+            os.replace(made, path)
+    return path
+
+
+@functools.cache
+def _header() -> Path:
+    """The emulator's header, precompiled: it takes longer to compile than most kernels."""
+    text = (HERE / "cuda_on_cpu.h").read_bytes()
+    folder = CACHE / hashlib.sha256(text + " ".join(FLAGS).encode()).hexdigest()[:20]
+    plain = _atomic(folder / "cuda_on_cpu.h", lambda path: path.write_bytes(text))
+    _atomic(folder / "cuda_on_cpu.h.gch", lambda path: subprocess.run(
+        ["g++", *FLAGS, "-x", "c++-header", str(plain), "-o", str(path)], check=True, capture_output=True))  # fmt: skip
+    return folder
+
+
+@functools.cache
+def library(program: Program) -> tuple[ctypes.CDLL, Path]:
+    """The kernels of a program as a shared library."""
+    folder, source = _header(), program.source
+    key = "\0".join([folder.name, source, *headers_of(source).values()])
+    path = CACHE / f"{Path(program.file).stem}_{hashlib.sha256(key.encode()).hexdigest()[:24]}.so"
+
+    def build(made: Path) -> None:
+        unit = made.with_suffix(".cpp")
+        unit.write_text(f'#include "cuda_on_cpu.h"\nnamespace {{\n{source}\n}}\n')
+        command = ["g++", *FLAGS, "-shared", f"-I{folder}", f"-I{FOLDER}", "-o", str(made), str(unit)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise LaunchError(f"{program.file} {program.macros} does not compile:\n{done.stderr[:4000]}")
+
+    loaded = ctypes.CDLL(str(_atomic(path, build)))
+    loaded.coc_signature.restype = ctypes.c_char_p
+    return loaded, path
+
+
+def _kind(value) -> str:
+    """The type of an argument as the emulator names it; bool is an unsigned byte in C++."""
+    if value is None:
+        return "null"
+    pointer, dtype = ("P", value.dtype) if isinstance(value, DeviceArray) else ("", np.asarray(value).dtype)
+    if dtype in (bfloat16, np.float16):
+        return f"{pointer}V2"
+    return pointer + dtype.kind.replace("b", "u") + str(dtype.itemsize)
+
+
+class _Room:
+    """Memory that ends at a page which may not be touched; full of NaN, and of -1 as integers, before it is written."""
+
+    def __init__(self, size: int) -> None:
+        body = -(-size // _PAGE) * _PAGE
+        self.map = mmap.mmap(-1, body + _PAGE)
+        self._anchor = ctypes.c_char.from_buffer(self.map)
+        base = ctypes.addressof(self._anchor)
+        self.address = base + body - -(-size // 16) * 16
+        ctypes.memset(base, 0xFF, body)
+        _LIBC.mprotect(ctypes.c_void_p(base + body), ctypes.c_size_t(_PAGE), 0)
+
+
+class EmulatedGpu(runtimes.Runtime):
+    """A device named gpu0 in the memory of the processor. `order` is that of threads and blocks."""
+
+    def __init__(self, name: str = "gpu0", architecture: int = 90, order: tuple[int, int] = ORDERS[0]) -> None:
+        super().__init__(name)
+        self.architecture, self.order, self.limit = architecture, order, 60
+        self.launched: list[tuple[str, str]] = []  # (file, kernel) of every launch
+
+    def empty(self, shape, dtype) -> DeviceArray:
+        dtype, shape = np.dtype(dtype), tuple(map(int, shape))
+        size = math.prod(shape) * dtype.itemsize
+        room = _Room(size) if size else None
+        return DeviceArray(self, room, room.address if room else 0, shape, dtype)
+
+    def copy_in(self, array, source) -> None:
+        assert source.nbytes == array.nbytes
+        ctypes.memmove(array.address, source.ctypes.data, source.nbytes)
+
+    def copy_out(self, array, target) -> None:
+        assert target.nbytes == array.nbytes
+        ctypes.memmove(target.ctypes.data, array.address, target.nbytes)
+
+    def clear(self, array) -> None:
+        ctypes.memset(array.address, 0, array.nbytes)
+
+    def wait(self) -> None:
+        """Nothing: launches end before they return."""
+
+    def memory(self) -> dict[str, int]:
+        return {"total": 1 << 34, "free": 1 << 33, "used": 0, "reserved": 0}
+
+    def release(self) -> None:
+        """Nothing is kept."""
+
+    def start(self, program, kernel, grid, block, arguments, shared) -> None:
+        loaded, path = library(program)
+        signature = loaded.coc_signature(kernel.encode())
+        if signature is None:
+            raise LaunchError(f"{program.file} has no kernel {kernel}")
+        wanted, got = signature.decode().split(), [_kind(a) for a in arguments]
+        for i, (want, have) in enumerate(itertools.zip_longest(wanted, got)):
+            if want != have and not (have == "null" and want and want[0] == "P"):
+                raise LaunchError(f"{kernel}: argument {i} of {got} does not fit {wanted}")
+        cells = [
+            ctypes.c_void_p(a.address if isinstance(a, DeviceArray) else 0)
+            if a is None or isinstance(a, DeviceArray)
+            else ctypes.create_string_buffer(np.asarray(a).tobytes())
+            for a in arguments
+        ]
+        pointers = (ctypes.c_void_p * len(cells))(*[ctypes.addressof(c) for c in cells])
+        dims = [(ctypes.c_uint * 3)(*d, *(1,) * (3 - len(d))) for d in (grid, block)]
+        text = ctypes.c_char_p()
+        self.launched.append((program.file, kernel))
+        if loaded.coc_launch(kernel.encode(), *dims, shared, pointers, *self.order, self.limit, ctypes.byref(text)):
+            message = (text.value or b"").decode()
+            for at in re.findall(r"code \+(0x[0-9a-f]+)", message):  # -g1 tells the line
+                line = subprocess.run(["addr2line", "-e", path, at], capture_output=True, text=True).stdout.strip()
+                message = message.replace(f"code +{at}", f"line {Path(line.split()[0]).name if line else '?'}")
+            raise LaunchError(f"{program.file} {kernel}: {message}")
