@@ -78,6 +78,12 @@ class Problem:
         """Whether the values lie on a GPU."""
         return self.device.startswith("gpu")
 
+    @property
+    def moves_devices(self) -> bool:
+        """Whether the results lie elsewhere than the inputs, and one of them on a GPU."""
+        devices = {s.device for s in (*self.inputs, *self.outputs)}
+        return len(devices) > 1 and any(d.startswith("gpu") for d in devices)
+
 
 def float32_only(problem: Problem) -> str | None:
     """Why a kernel of float32 cannot compute it: other dtypes, or nothing to compute. None if it can."""

@@ -1,8 +1,9 @@
 """Devices: where a tensor's storage lives.
 
-The processor is the one device that computes; `xpux`, `cpu0`, `cpu0:1`, `multithread4` and more are its names.
+`cpu0`, `cpu0:1`, `multithread4` and more are names of the processor; `gpu0`, `gpux`, `cuda`, `cuda:0` are NVIDIA GPUs,
+which need CuPy and a driver. `xpux` is the processor, until `set_default_device("xpux")` finds a GPU.
 `test0` is a second device that exists on every machine: its storage is main memory too, but tensors must be copied to
-it, so device dispatch and mixed-device errors can be tested. Other kinds (`gpu0`) are refused where they are named.
+it, so device dispatch and mixed-device errors can be tested. Other kinds (`rocm0`) are refused where they are named.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from megengine.kernels import _core, cuda, memory
 
 _HOST = re.compile(r"(cpu|xpu)(x|\d+)?(:(\d+|default))?|multithread(\d+(:\d+)?|:default:\d+)")
 _TEST = re.compile(r"(test\d+)(:0)?")
-_OTHER = re.compile(r"(gpu|cuda|rocm|cambricon|atlas)(x|\d+)?(:\d+)?")
-_EXPECTED = "expected xpux or cpu0, the processor"
+_GPU = re.compile(r"(gpu|cuda)(x|\d+)?(:(\d+))?")
+_OTHER = re.compile(r"(rocm|cambricon|atlas)(x|\d+)?(:\d+)?")
+_EXPECTED = "expected cpu0, the processor, or gpu0, a GPU"
+_xpu = ["cpu0"]  # what the name xpux stands for
 _default = ["xpux", "cpu0"]  # the name that was set, and the device it stands for
 
 
@@ -50,17 +53,28 @@ def normalize(name: str) -> str:
     if not isinstance(name, str):
         raise ArgumentError(f"device is {brief(name)}; expected a name: xpux or cpu0, the processor")
     name = str.__str__(name)
+    plain = _plain(name)
+    if plain is None:
+        if other := _OTHER.fullmatch(name):
+            raise DeviceError(
+                f"device {name!r} is not usable: {other[1]} devices are not supported; use xpux or cpu0, the processor"
+            )
+        raise DeviceError(f"unknown device {brief(name)}; {_EXPECTED}{nearest(name, ('cpu0', 'xpux', 'gpu0'))}")
+    if plain.startswith("gpu") and (reason := cuda.unavailable_reason(plain)) is not None:
+        raise DeviceError(f"device {name!r} is not usable: {reason}; or use xpux or cpu0, the processor")
+    return plain
+
+
+def _plain(name: str) -> str | None:
+    """The device that a name stands for, whether it is usable or not; None for a name of none."""
     if _HOST.fullmatch(name):
-        return "cpu0"
+        return _xpu[0] if name.startswith("xpu") else "cpu0"
     if test := _TEST.fullmatch(name):
         return test[1]
-    if other := _OTHER.fullmatch(name):
-        missing = _NO_CUDA if other[1] in ("gpu", "cuda") else f"{other[1]} devices are not supported"
-        raise DeviceError(f"device {name!r} is not usable: {missing}; use xpux or cpu0, the processor")
-    raise DeviceError(f"unknown device {brief(name)}; {_EXPECTED}{nearest(name, ('cpu0', 'xpux'))}")
-
-
-_NO_CUDA = "tensors cannot live on a GPU yet (the kernels of megengine.kernels.cuda take CuPy arrays)"
+    if gpu := _GPU.fullmatch(name):
+        number = gpu[2] if gpu[2] not in (None, "x") else gpu[4] if gpu[1] == "cuda" and gpu[4] else "0"
+        return f"gpu{int(number)}"
+    return None
 
 
 class CompNode(str):
@@ -79,7 +93,7 @@ class CompNode(str):
     @property
     def logical_name(self) -> str:
         """MegEngine's name of the device: "xpux:0" for the processor."""
-        return "xpux:0" if self == "cpu0" else f"{str.__str__(self)}:0"
+        return "xpux:0" if str.__str__(self) == "cpu0" else f"{str.__str__(self)}:0"
 
     @property
     def physical_name(self) -> str:
@@ -116,14 +130,14 @@ class CompNode(str):
 
     @staticmethod
     def _sync_all() -> None:
-        """Nothing: calls are synchronous."""
+        """Wait for the GPUs; calls on the processor are synchronous."""
+        cuda.synchronize()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, str):
             return NotImplemented
         mine, name = str.__str__(self), str.__str__(other)
-        test = _TEST.fullmatch(name)
-        return mine == name or (test[1] == mine if test else mine == "cpu0" and _HOST.fullmatch(name) is not None)
+        return mine == name or mine == _plain(name)
 
     def __ne__(self, other: object) -> bool:
         equal = self.__eq__(other)
@@ -146,19 +160,19 @@ comp_node = functools.cache(CompNode)
 
 
 def is_cuda_available() -> bool:
-    """False: tensors cannot live on a GPU yet."""
-    return False
+    """Whether tensors can live on a GPU: CuPy, a driver and an NVIDIA GPU are there."""
+    return cuda.available()
 
 
 def get_device_count(device_type: str) -> int:
-    """Number of devices of a kind: "cpu" and "xpu" 1, "gpu" and "rocm" none. Raises OptionError."""
+    """Number of devices of a kind: "cpu" and "xpu" 1, "gpu" those of CUDA, "rocm" none. Raises OptionError."""
     kinds = ("cpu", "gpu", "rocm", "xpu")
     if not isinstance(device_type, str) or device_type not in kinds:
         raise OptionError(
             f"get_device_count: device_type is {brief(device_type)}; expected one of {', '.join(kinds)}"
             f"{nearest(str(device_type), kinds)}"
         )
-    return int(device_type in ("cpu", "xpu"))
+    return cuda.count() if device_type == "gpu" else int(device_type in ("cpu", "xpu"))
 
 
 def get_default_device() -> str:
@@ -172,8 +186,10 @@ def default_device() -> str:
 
 
 def set_default_device(device: str = "xpux") -> None:
-    """Set the device of tensors created without one, for the whole process."""
+    """Set the device of tensors created without one, for the whole process: "xpux" for a GPU where there is one."""
     try:
+        if isinstance(device, str) and device.startswith("xpu"):
+            _xpu[:] = ["gpu0" if cuda.available() else "cpu0"]
         name = normalize(device)
     except (ArgumentError, DeviceError) as exc:
         exc.add_note("while calling set_default_device")
@@ -199,8 +215,8 @@ def is_atlas_available() -> bool:
 
 
 def what_is_xpu() -> str:
-    """The kind of device that "xpu" stands for: here always the processor."""
-    return "cpu"
+    """The kind of device that "xpu" stands for: "cpu" or "gpu"."""
+    return _xpu[0].rstrip("0123456789")
 
 
 def _cupy() -> Any:
@@ -232,30 +248,38 @@ def get_tensorrt_version() -> int:
     return 0
 
 
-def _no_cuda_device(device: int, device_type: DeviceType) -> DeviceError:
+def _cuda_properties(device: int, device_type: DeviceType) -> dict[str, Any]:
     if device_type is not DeviceType.CUDA:
-        return DeviceError(f"device_type is {device_type}; expected DeviceType.CUDA")
-    return DeviceError(f"CUDA device {device} is not usable: {_NO_CUDA}")
+        raise DeviceError(f"device_type is {device_type}; expected DeviceType.CUDA")
+    runtime, count = _cupy().cuda.runtime, cuda.count()
+    if device not in range(count):
+        raise DeviceError(f"CUDA device {brief(device)} does not exist; expected a number below {count}")
+    return runtime.getDeviceProperties(device)
 
 
 def get_cuda_compute_capability(device: int, device_type: DeviceType = DeviceType.CUDA) -> int:
-    """Always raises DeviceError: tensors cannot live on a GPU yet."""
-    raise _no_cuda_device(device, device_type)
+    """Compute capability of a GPU, major * 10 + minor. Raises DeviceError without CUDA or such a device."""
+    properties = _cuda_properties(device, device_type)
+    return properties["major"] * 10 + properties["minor"]
 
 
 def get_cuda_device_property(device: int, device_type: DeviceType = DeviceType.CUDA) -> dict[str, Any]:
-    """Always raises DeviceError: tensors cannot live on a GPU yet."""
-    raise _no_cuda_device(device, device_type)
+    """Properties of a GPU, by their names in CUDA. Raises DeviceError without CUDA or such a device."""
+    found = _cuda_properties(device, device_type)
+    return {name: value.decode(errors="replace") if isinstance(value, bytes) else value for name, value in found.items()}
 
 
-def _checked(device: str | None) -> None:
-    if device is not None:
-        normalize(device)
+def _gpu(device: str | None) -> str | None:
+    """The device, if it is a GPU; the default one where none is named."""
+    name = default_device() if device is None else normalize(device)
+    return name if name.startswith("gpu") else None
 
 
 def get_mem_status_bytes(device: str | None = None) -> tuple[int, int]:
-    """Total and free memory of the machine, in bytes."""
-    _checked(device)
+    """Total and free memory of the machine, or of the GPU, in bytes."""
+    if gpu := _gpu(device):
+        memory_of = cuda.memory(gpu)
+        return memory_of["total"], memory_of["free"]
     page = os.sysconf("SC_PAGE_SIZE")
     return os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page
 
@@ -264,39 +288,42 @@ def get_allocated_memory(device: str | None = None) -> int:
     """Bytes of the pool that are in use.
 
     Plans take their memory from it, and so do the engine's own kernels for results of 1 MiB and more. Other values are
-    NumPy's arrays, which are not counted.
+    NumPy's arrays, which are not counted. On a GPU all values are.
     """
-    _checked(device)
-    return _core.live_bytes()
+    gpu = _gpu(device)
+    return cuda.memory(gpu)["used"] if gpu else _core.live_bytes()
 
 
 def get_reserved_memory(device: str | None = None) -> int:
     """Bytes that the pool holds, in use or kept for reuse."""
-    _checked(device)
-    return _core.live_bytes() + _core.kept_bytes()
+    gpu = _gpu(device)
+    return cuda.memory(gpu)["reserved"] if gpu else _core.live_bytes() + _core.kept_bytes()
 
 
 def get_max_allocated_memory(device: str | None = None) -> int:
     """The most bytes of the pool that were in use at a time, since `reset_max_memory_stats`."""
-    _checked(device)
-    return _core.peak_bytes()[0]
+    gpu = _gpu(device)
+    return cuda.memory(gpu)["peak_used"] if gpu else _core.peak_bytes()[0]
 
 
 def get_max_reserved_memory(device: str | None = None) -> int:
     """The most bytes that the pool held at a time, since `reset_max_memory_stats`."""
-    _checked(device)
-    return _core.peak_bytes()[1]
+    gpu = _gpu(device)
+    return cuda.memory(gpu)["peak_reserved"] if gpu else _core.peak_bytes()[1]
 
 
 def reset_max_memory_stats(device: str | None = None) -> None:
     """Set both peaks to the present values."""
-    _checked(device)
-    _core.reset_peak_bytes()
+    if gpu := _gpu(device):
+        cuda.reset_peaks(gpu)
+    else:
+        _core.reset_peak_bytes()
 
 
 def coalesce_free_memory() -> None:
-    """Return memory that is kept for reuse to the system."""
+    """Return memory that is kept for reuse to the system, and to the GPUs in use."""
     memory.release()
+    cuda.release()
 
 
 def set_prealloc_config(

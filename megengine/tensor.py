@@ -30,6 +30,8 @@ from megengine.core.exports import exported
 from megengine.core.notebook import html_text
 from megengine.core.spec import TensorSpec, interned
 from megengine.core.text import counted
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.placing import copied, host, placed
 
 _INT32 = np.iinfo(np.int32)
 
@@ -47,7 +49,7 @@ class DeferredValueError(MegEngineError, RuntimeError):
 def _storage_from(value: Any, dtype: DType | None) -> tuple[np.ndarray, DType]:
     """A fresh array and its dtype; without a dtype float64 becomes float32 and int64 int32 where every value fits."""
     if isinstance(value, Tensor):
-        array, dtype = value._storage(), value._dtype if dtype is None else dtype
+        array, dtype = host(value._storage()), value._dtype if dtype is None else dtype
     else:
         try:
             array = np.asarray(value)
@@ -65,6 +67,16 @@ def _storage_from(value: Any, dtype: DType | None) -> tuple[np.ndarray, DType]:
     elif array.dtype.kind in "iu" and array.size and not isinstance(value, Tensor):
         _refuse_unfit(array, dtype, is_array=isinstance(value, np.ndarray))
     return np.array(array, storage_of(dtype), order="K", copy=True), dtype
+
+
+def _value_on(device: str, value: Any, dtype: DType | None) -> tuple[Any, DType]:
+    """The storage of a new tensor on a device and its dtype; what lies on a GPU and stays as it is is copied there."""
+    if isinstance(value, Tensor) and dtype in (None, value._dtype):
+        storage = value._storage()
+        if type(storage) is DeviceArray:
+            return copied(storage, device), value._dtype
+    array, dtype = _storage_from(value, dtype)
+    return placed(array, device), dtype
 
 
 def _refuse_unfit(array: np.ndarray, dtype: DType, *, is_array: bool) -> None:
@@ -103,7 +115,7 @@ class Tensor(_Fields):
         _spec: TensorSpec | None
         _dtype: DType
         _device: str
-        _thunk: Callable[[], np.ndarray] | None
+        _thunk: Callable[[], Any] | None
 
     def __init__(
         self,
@@ -125,9 +137,9 @@ class Tensor(_Fields):
             watcher = hooks.active.get()
             built = None if watcher is None else watcher.built(self, data, dtype, device)
             if built is None:
-                self._value, self._dtype = _storage_from(data, None if dtype is None else as_dtype(dtype))
                 inherited = data._device if isinstance(data, Tensor) else devices.default_device()
                 self._device = inherited if device is None else devices.normalize(device)
+                self._value, self._dtype = _value_on(self._device, data, None if dtype is None else as_dtype(dtype))
                 self._spec = None
             else:
                 self._value, self._dtype, self._device = built._value, built._dtype, built._device
@@ -141,33 +153,34 @@ class Tensor(_Fields):
             self.name = name
 
     @classmethod
-    def _wrap(cls, value: np.ndarray, dtype: DType | None = None, device: str = "cpu0") -> Tensor:
-        """Take over storage without a copy."""
+    def _wrap(cls, value: Any, dtype: DType | None = None, device: str = "cpu0") -> Tensor:
+        """Take over storage without a copy, except of values that lie elsewhere."""
         self = cls.__new__(cls)
-        self._value = value
+        self._value = placed(value, device)
         self._dtype = value.dtype if dtype is None else dtype
         self._device = device
         self._spec = None
         return self
 
     @classmethod
-    def _of_spec(cls, value: np.ndarray | None, spec: TensorSpec) -> Tensor:
+    def _of_spec(cls, value: Any, spec: TensorSpec) -> Tensor:
         """Take over storage whose spec is known; None if there is none yet."""
         self = Tensor.__new__(Tensor)
-        self._value = value
+        self._value = None if value is None else placed(value, spec.device)
         self._spec = spec
         self._dtype = spec.dtype
         self._device = spec.device
         return self
 
     @classmethod
-    def _deferred(cls, spec: TensorSpec, thunk: Callable[[], np.ndarray] | None = None) -> Tensor:
+    def _deferred(cls, spec: TensorSpec, thunk: Callable[[], Any] | None = None) -> Tensor:
         """A tensor whose value is computed by `thunk` when it is read; without one, reading is an error."""
         self = Tensor._of_spec(None, spec)
         self._thunk = thunk
         return self
 
-    def _storage(self) -> np.ndarray:
+    def _storage(self) -> Any:
+        """The array: NumPy's on the processor, a DeviceArray on a GPU."""
         if self._value is None:
             if self._thunk is None:
                 raise DeferredValueError(
@@ -212,11 +225,11 @@ class Tensor(_Fields):
         return self.spec.shape
 
     def _read(self, what: str) -> np.ndarray:
-        """The storage, for Python code that reads values; a tracer is notified."""
+        """The values in main memory, for Python code that reads them; a tracer is notified."""
         watcher = hooks.active.get()
         if watcher is not None:
             watcher.value(self, what)
-        return self._storage()
+        return host(self._storage())
 
     @property
     def dtype(self) -> DType:
@@ -324,14 +337,18 @@ class Tensor(_Fields):
         return Tensor(array)
 
     def __dlpack__(self, stream: Any = None, **kwargs: Any) -> Any:
+        storage = self._storage()
+        if type(storage) is DeviceArray:
+            return storage.runtime.cupy_array(storage).__dlpack__(stream=stream, **kwargs)
         if stream is not None:
-            raise BufferError(f"__dlpack__: stream is {brief(stream)}; expected None, since tensors lie in main memory")
+            raise BufferError(f"__dlpack__: stream is {brief(stream)}; expected None, since the tensor is in main memory")
         if self._dtype == bfloat16:
             raise DTypeError("bfloat16 cannot be given to other packages by DLPack; use .astype('float32') first")
         return self._read("__dlpack__()").copy().__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        kind, number, _ = self.device.physical_locator
+        return (2, number) if kind == "gpu" else (1, 0)
 
     def __len__(self) -> int:
         if not self.spec.shape:
@@ -391,7 +408,7 @@ class Tensor(_Fields):
 
     def __getnewargs__(self) -> tuple:
         """Arguments that make the tensor again: elements (of a quantized one, its integers), dtype and device."""
-        return self._storage(), self._dtype, self._device
+        return host(self._storage()), self._dtype, self._device
 
     def __reduce__(self) -> tuple:
         quantized = self._dtype if isinstance(self._dtype, QuantizedDType) else None
@@ -403,14 +420,14 @@ class Tensor(_Fields):
             return f"{kind}(<{self.spec}>, device={self.device})"
         dtype = "" if self._dtype == np.float32 else f", dtype={self._dtype}"
         with np.printoptions(precision=4):  # of arrays; a single number is shown in full
-            values = str(self._storage())
+            values = str(host(self._storage()))
         return f"{kind}({values}{dtype}, device={self.device})"
 
     def _repr_html_(self) -> str:
         """What notebooks show."""
         title = f"{type(self).__name__} {self.spec}"
         known = self._value is not None or self._thunk is not None
-        return html_text(str(self._storage()) if known else "not computed yet", title)
+        return html_text(str(host(self._storage())) if known else "not computed yet", title)
 
 
 for _name in absent.TENSOR_WORDS:

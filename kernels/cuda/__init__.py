@@ -16,3 +16,30 @@ def unavailable_reason(device: str = "gpu0") -> str | None:
 def available(device: str = "gpu0") -> bool:
     """True if CuPy is installed and a CUDA device answers."""
     return unavailable_reason(device) is None
+
+
+def count() -> int:
+    """Number of CUDA devices that can be used."""
+    return max(runtime.stand_ins(), cupy_runtime.count())
+
+
+def synchronize() -> None:
+    """Wait for every GPU in use. Raises what a kernel refused."""
+    for one in runtime.in_use():
+        one.synchronize()
+
+
+def memory(device: str) -> dict[str, int]:
+    """Bytes of a GPU: total, free; of its pool: used, reserved, and the most of both since `reset_peaks`."""
+    return runtime.runtime_of(device).memory()
+
+
+def reset_peaks(device: str) -> None:
+    """Let the most of the pool's bytes be the present ones."""
+    runtime.runtime_of(device).reset_peaks()
+
+
+def release() -> None:
+    """Give memory that is kept for reuse back to the GPUs in use."""
+    for one in runtime.in_use():
+        one.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,42 @@ def unavailable_reason() -> str | None:
     return None
 
 
+def count() -> int:
+    """Number of CUDA devices; 0 where CUDA does not run."""
+    if unavailable_reason() is not None:
+        return 0
+    import cupy
+
+    return cupy.cuda.runtime.getDeviceCount()
+
+
+class _Block:
+    """Memory of the pool that counts itself."""
+
+    __slots__ = ("counts", "pointer", "size")
+
+    def __init__(self, counts: _Counts, pointer: Any, size: int) -> None:
+        self.counts, self.pointer, self.size = counts, pointer, size
+        counts.add(size)
+
+    def __del__(self) -> None:
+        self.counts.add(-self.size)
+
+
+class _Counts:
+    """Bytes that values hold: CuPy's pool would add up all its blocks each time it is asked."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.used = self.peak = 0
+
+    def add(self, size: int) -> None:
+        """Count bytes that were taken, or given back."""
+        with self._lock:
+            self.used += size
+            self.peak = max(self.peak, self.used)
+
+
 class CupyRuntime(Runtime):
     """The device of a number. Values lie in CuPy's memory pool; launches go to CuPy's current stream."""
 
@@ -58,7 +95,8 @@ class CupyRuntime(Runtime):
             )
         self._functions: dict[tuple[Program, str], Any] = {}
         self._modules: dict[Program, Any] = {}
-        self._peaks = [0, 0]
+        self._counts = _Counts()
+        self._peak_reserved = 0
 
     def _select(self) -> None:
         runtime = self._cupy.cuda.runtime
@@ -72,10 +110,10 @@ class CupyRuntime(Runtime):
             return DeviceArray(self, None, 0, shape, dtype)
         self._select()
         try:
-            owner = self._cupy.cuda.alloc(size)
+            pointer = self._cupy.cuda.alloc(size)
         except self._cupy.cuda.memory.OutOfMemoryError as exc:
             raise DeviceError(self._no_room(size)) from exc
-        return DeviceArray(self, owner, owner.ptr, shape, dtype)
+        return DeviceArray(self, _Block(self._counts, pointer, size), pointer.ptr, shape, dtype)
 
     def _no_room(self, size: int) -> str:
         have = self.memory()
@@ -97,6 +135,11 @@ class CupyRuntime(Runtime):
         stream = self._cupy.cuda.get_current_stream()
         self._cupy.cuda.runtime.memcpyAsync(target.ctypes.data, array.address, target.nbytes, 2, stream.ptr)
         stream.synchronize()
+
+    def copy_within(self, array: DeviceArray, source: DeviceArray) -> None:
+        self._select()
+        stream = self._cupy.cuda.get_current_stream()
+        self._cupy.cuda.runtime.memcpyAsync(array.address, source.address, source.nbytes, 3, stream.ptr)
 
     def clear(self, array: DeviceArray) -> None:
         self._select()
@@ -133,8 +176,19 @@ class CupyRuntime(Runtime):
         self._select()
         pool = self._cupy.get_default_memory_pool()
         free, total = self._cupy.cuda.runtime.memGetInfo()
-        used, reserved = pool.used_bytes(), pool.total_bytes()
-        return {"total": total, "free": free, "used": used, "reserved": reserved}
+        reserved = pool.total_bytes()
+        self._peak_reserved = max(self._peak_reserved, reserved, self._counts.peak)
+        return {
+            "total": total,
+            "free": free,
+            "used": self._counts.used,
+            "reserved": reserved,
+            "peak_used": self._counts.peak,
+            "peak_reserved": self._peak_reserved,
+        }
+
+    def reset_peaks(self) -> None:
+        self._counts.peak, self._peak_reserved = self._counts.used, 0
 
     def release(self) -> None:
         self._select()

@@ -48,6 +48,10 @@ class Runtime:
         """Read the values into a dense array of main memory, after all launches have ended."""
         raise NotImplementedError
 
+    def copy_within(self, array: DeviceArray, source: DeviceArray) -> None:
+        """Write the bytes of another array of this device."""
+        raise NotImplementedError
+
     def clear(self, array: DeviceArray) -> None:
         """Set all bits to zero."""
         raise NotImplementedError
@@ -64,6 +68,10 @@ class Runtime:
 
     def memory(self) -> dict[str, int]:
         """Bytes of the device: total, free, and of the pool: used, reserved, peak_used, peak_reserved."""
+        raise NotImplementedError
+
+    def reset_peaks(self) -> None:
+        """Let the peaks be the present values."""
         raise NotImplementedError
 
     def release(self) -> None:
@@ -84,6 +92,13 @@ class Runtime:
         out = self.empty(source.shape, source.dtype)
         if out.size:
             self.copy_in(out, source)
+        return out
+
+    def duplicate(self, array: DeviceArray) -> DeviceArray:
+        """A copy in memory of its own."""
+        out = self.empty(array.shape, array.dtype)
+        if out.size:
+            self.copy_within(out, array)
         return out
 
     def download(self, array: DeviceArray) -> np.ndarray:
@@ -203,3 +218,13 @@ def installed(runtime: Runtime) -> Iterator[Runtime]:
 def stands_in(device: str) -> bool:
     """Whether a runtime is installed for the device."""
     return device in _runtimes
+
+
+def stand_ins() -> int:
+    """Number of devices with a runtime."""
+    return len(_runtimes)
+
+
+def in_use() -> list[Runtime]:
+    """The runtimes of devices that were used."""
+    return list(_runtimes.values())

@@ -17,13 +17,15 @@ from megengine.core.limits import refuse_oversized
 from megengine.core.sizes import as_examples, is_open
 from megengine.core.spec import TensorSpec, interned
 from megengine.dispatch.record import Op, get_op, registry
-from megengine.kernels.half_conversion import converted, wide, widened
+from megengine.kernels.cuda import fallback, placing
+from megengine.kernels.half_conversion import HALVES, converted, wide, widened
 from megengine.kernels.kernel import EagerKernel, FlatKernel
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import depends_on_values, family, on_change
 from megengine.tensor import Tensor
 
 Result = Tensor | tuple[Tensor, ...]
+_zip = functools.partial(zip, strict=True)
 
 
 class Interposer:
@@ -194,19 +196,21 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
     outputs = infer(op, specs, attrs)
     single = isinstance(outputs, TensorSpec)
     outputs = tuple(interned(s.shape, s.dtype, s.device) for s in ((outputs,) if single else outputs))
-    for spec in outputs if not op.counts else ():
+    for spec in outputs if not op.counts and not placing.on_gpu(outputs[0].device) else ():
         refuse_oversized(op.name, spec.shape, storage_of(spec.dtype).itemsize)
     problem = Problem(op.name, tuple(specs), outputs, attrs)
     # values that are only moved (pooled, reshaped), or become 0, are still values of their quantized dtype
     stay = op.moves or op.rule.bounds(attrs) == (0.0, None)
     moves = stay and all(spec.dtype == specs[0].dtype for spec in outputs)
-    kernel = _kernel_runner(op, problem, single)
     results = tuple((s, storage_of(s.dtype)) for s in outputs)
+    recorded = any(is_differentiable(s.dtype) for s in outputs)
+    if problem.on_gpu or problem.moves_devices:
+        return _gpu_runner(op, problem, single), results, single, moves, False, None, False, recorded
+    kernel = _kernel_runner(op, problem, single)
     usable = family(problem.op).candidates(problem)
     chosen = usable[0] if usable and not depends_on_values(usable[0]) else None
     step = chosen.make_flat(problem) if isinstance(chosen, FlatKernel) else None
     reshapes = isinstance(chosen, EagerKernel) and chosen.reshapes
-    recorded = any(is_differentiable(s.dtype) for s in outputs)
     return kernel or _reference(op, problem), results, single, moves, kernel is None, step, reshapes, recorded
 
 
@@ -215,7 +219,8 @@ def _kernel_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any]
     kernels = family(op.name)
     usable = kernels.candidates(problem)
     if not usable:
-        return _widened_runner(op, problem, single) if op.widens(problem.inputs) else None
+        widen = _widened_gpu_runner if problem.on_gpu else _widened_runner
+        return widen(op, problem, single) if op.widens(problem.inputs) else None
     if not depends_on_values(usable[0]):
         assert usable[0].run is not None
         return functools.partial(usable[0].run, problem)
@@ -247,8 +252,44 @@ def _widened_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any
     return call
 
 
+def _gpu_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any]:
+    """A CUDA kernel, or float32 arithmetic on halves, as a function of DeviceArrays; never the reference unasked."""
+    if problem.moves_devices:
+        return functools.partial(placing.copied, device=problem.outputs[0].device)
+    kernel = _kernel_runner(op, problem, single)
+    if kernel is not None:
+        return kernel
+    if fallback.allowed():
+        return fallback.on_host(op.name, problem, runner(op, fallback.of_host(problem), single), single)
+    raise DeviceError(fallback.refusal(op.name, problem, family(op.name).explain(problem)))
+
+
+def _gpu_cast(source: TensorSpec, target: np.dtype) -> Callable[..., Any]:
+    """A function of a DeviceArray that casts it."""
+    spec = TensorSpec(source.shape, target, source.device)
+    return _gpu_runner(get_op("cast"), Problem("cast", (source,), (spec,), {"dtype": target}), True)
+
+
+def _widened_gpu_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any] | None:
+    """Float32 arithmetic on halves of a GPU; None where there is no kernel for it."""
+    run = _kernel_runner(op, wider := widened(problem), single)
+    if run is None:
+        return None
+    casts = [_gpu_cast(s, np.dtype(np.float32)) if s.dtype in HALVES else None for s in problem.inputs]
+    back = [_gpu_cast(w, s.dtype) if w.dtype != s.dtype else None for s, w in _zip(problem.outputs, wider.outputs)]
+
+    def call(*arrays: Any) -> Any:
+        out = run(*(a if c is None else c(a) for a, c in _zip(arrays, casts)))
+        results = tuple(a if c is None else c(a) for a, c in _zip((out,) if single else out, back))
+        return results[0] if single else results
+
+    return call
+
+
 def runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any]:
     """The selected kernel, or the reference where none is usable, as a function of storage arrays."""
+    if problem.on_gpu:
+        return _gpu_runner(op, problem, single)
     return _kernel_runner(op, problem, single) or reference_runner(op, problem, single)
 
 
@@ -298,6 +339,8 @@ _engine.set_dispatch(
     through=_through,
     prepare=_prepare,
     asarray=np.asarray,
+    place=placing.placed,
+    filled=placing.filled,
     watcher=hooks.active,
     quiet=_quiet_state(),
 )

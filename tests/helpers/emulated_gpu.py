@@ -121,6 +121,10 @@ class EmulatedGpu(runtimes.Runtime):
         assert target.nbytes == array.nbytes
         ctypes.memmove(target.ctypes.data, array.address, target.nbytes)
 
+    def copy_within(self, array, source) -> None:
+        assert source.nbytes == array.nbytes
+        ctypes.memmove(array.address, source.address, source.nbytes)
+
     def clear(self, array) -> None:
         ctypes.memset(array.address, 0, array.nbytes)
 
@@ -128,7 +132,10 @@ class EmulatedGpu(runtimes.Runtime):
         """Nothing: launches end before they return."""
 
     def memory(self) -> dict[str, int]:
-        return {"total": 1 << 34, "free": 1 << 33, "used": 0, "reserved": 0}
+        return dict.fromkeys(("total", "free", "used", "reserved", "peak_used", "peak_reserved"), 0)
+
+    def reset_peaks(self) -> None:
+        """Nothing is counted."""
 
     def release(self) -> None:
         """Nothing is kept."""

@@ -21,6 +21,19 @@ PyObject* array_of(int axes, const npy_intp* shape, PyObject* dtype, PyObject* v
     return array.release();
 }
 
+// Whether the storage of tensors of a device is no NumPy array.
+bool elsewhere(PyObject* device) {
+    return PyUnicode_Check(device) && PyUnicode_GET_LENGTH(device) && PyUnicode_READ_CHAR(device, 0) == 'g';
+}
+
+// A tensor of a device that is not the processor with `value` everywhere; None stands for zero.
+PyObject* filled_elsewhere(PyObject* shape, PyObject* storage, PyObject* value, PyObject* dtype,
+                           PyObject* device) {
+    PyObject* args[] = {shape, storage, value, device};
+    Ref array(PyObject_Vectorcall(dispatch_parts.filled, args, 4, nullptr));
+    return array ? new_tensor(std::move(array), nullptr, dtype, device) : nullptr;
+}
+
 bool ready() {
     if (!dispatch_parts.tensor) PyErr_SetString(PyExc_RuntimeError, "import megengine.dispatch first");
     return dispatch_parts.tensor != nullptr;
@@ -32,6 +45,7 @@ PyObject* py_filled(PyObject*, PyObject* const* args, Py_ssize_t count) {
     if (count != 4 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) > NPY_MAXDIMS)
         return PyErr_Format(PyExc_TypeError,
                             "filled: expected a shape, a dtype, a number or None, and a device");
+    if (elsewhere(args[3])) return filled_elsewhere(args[0], args[1], args[2], args[1], args[3]);
     std::array<npy_intp, NPY_MAXDIMS> shape;
     const Py_ssize_t axes = PyTuple_GET_SIZE(args[0]);
     for (Py_ssize_t i = 0; i < axes; ++i) {
@@ -49,7 +63,13 @@ PyObject* py_wrap(PyObject*, PyObject* const* args, Py_ssize_t count) {
     if (count != 3 || !PyArray_Check(args[0]))
         return PyErr_Format(PyExc_TypeError, "wrap: expected an array, a dtype or None, and a device");
     auto* own = reinterpret_cast<PyObject*>(PyArray_DESCR(reinterpret_cast<PyArrayObject*>(args[0])));
-    return new_tensor(Ref::borrowed(args[0]), nullptr, args[1] == Py_None ? own : args[1], args[2]);
+    Ref array = Ref::borrowed(args[0]);
+    if (elsewhere(args[2])) {
+        PyObject* parts[] = {args[0], args[2]};
+        array = Ref(PyObject_Vectorcall(dispatch_parts.place, parts, 2, nullptr));
+        if (!array) return nullptr;
+    }
+    return new_tensor(std::move(array), nullptr, args[1] == Py_None ? own : args[1], args[2]);
 }
 
 // A tensor of ones with the spec of another one.
@@ -62,6 +82,12 @@ PyObject* py_ones_like(PyObject*, PyObject* tensor) {
     const TensorObject* t = fields(tensor);
     PyObject* spec = spec_of(tensor);
     if (!spec) return nullptr;
+    if (known(t->value) && elsewhere(t->device)) {
+        const Ref shape(PyObject_GetAttrString(t->value, "shape")),
+            dtype(PyObject_GetAttrString(t->value, "dtype"));
+        return shape && dtype ? filled_elsewhere(shape.get(), dtype.get(), one, t->dtype, t->device)
+                              : nullptr;
+    }
     if (!t->value || !PyArray_Check(t->value))
         return PyErr_Format(PyExc_TypeError, "ones_like: the value of the tensor is deferred");
     auto* array = reinterpret_cast<PyArrayObject*>(t->value);

@@ -289,18 +289,20 @@ PyObject* py_run_eager(PyObject*, PyObject* const* args, Py_ssize_t count) {
 }
 
 PyObject* py_set_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
-    static const char* names[] = {"interposers", "tensor",  "listener", "op",      "registry", "get_op",
-                                  "through",     "prepare", "asarray",  "watcher", "quiet",    nullptr};
+    static const char* names[] = {"interposers", "tensor",  "listener", "op",      "registry",
+                                  "get_op",      "through", "prepare",  "asarray", "place",
+                                  "filled",      "watcher", "quiet",    nullptr};
     DispatchParts p{};
     PyObject* quiet;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO!O!O!O!OOOOOO", const_cast<char**>(names),
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO!O!O!O!OOOOOOOO", const_cast<char**>(names),
                                      &p.interposers, &PyType_Type, &p.tensor, &PyType_Type, &p.listener,
                                      &PyType_Type, &p.op, &PyDict_Type, &p.registry, &p.get_op, &p.through,
-                                     &p.prepare, &p.asarray, &p.watcher, &quiet))
+                                     &p.prepare, &p.asarray, &p.place, &p.filled, &p.watcher, &quiet))
         return nullptr;
     if (quiet != Py_None && !PyArg_ParseTuple(quiet, "OO", &p.quiet_variable, &p.quiet_value)) return nullptr;
-    for (PyObject* part : {p.interposers, p.tensor, p.listener, p.op, p.registry, p.get_op, p.through,
-                           p.prepare, p.asarray, p.watcher, p.quiet_variable, p.quiet_value})
+    for (PyObject* part :
+         {p.interposers, p.tensor, p.listener, p.op, p.registry, p.get_op, p.through, p.prepare, p.asarray,
+          p.place, p.filled, p.watcher, p.quiet_variable, p.quiet_value})
         Py_XINCREF(part);  // never released, as the module
     dispatch_parts = p;
     Py_RETURN_NONE;

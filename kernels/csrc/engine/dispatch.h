@@ -15,6 +15,7 @@ namespace mge {
 // Set by `set_dispatch`: see megengine/dispatch/apply.py.
 struct DispatchParts {
     PyObject *interposers, *tensor, *listener, *op, *registry, *get_op, *through, *prepare, *asarray;
+    PyObject *place, *filled;                // storage on other devices than the processor
     PyObject* watcher;                       // the context variable of the tracer of public functions
     PyObject *quiet_variable, *quiet_value;  // turn NumPy's warnings off; null where none come
 };
