@@ -10,8 +10,6 @@ import functools
 import hashlib
 import importlib.util
 import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from megengine.core.errors import DeviceError
@@ -30,8 +28,10 @@ def _candidates() -> list[str]:
         except ModuleNotFoundError:
             continue
         for place in (spec.submodule_search_locations or ()) if spec else ():
-            found += map(str, sorted((Path(place) / "lib").glob("libnvrtc.so.*")))
-    return [path for path in found if "builtins" not in path] + list(_NAMES)
+            library = os.path.join(place, "lib")
+            files = sorted(os.listdir(library)) if os.path.isdir(library) else ()
+            found += [os.path.join(library, name) for name in files if name.startswith("libnvrtc.so.")]
+    return found + list(_NAMES)
 
 
 class Nvrtc:
@@ -97,11 +97,10 @@ def nvrtc() -> Nvrtc:
     raise DeviceError(f"NVRTC, which compiles CUDA kernels, was not found ({reasons[-1]}); {_REMEDY}")
 
 
-def cache_folder() -> Path:
+def cache_folder() -> str:
     """Where compiled kernels are kept: `MEGENGINE_CUDA_CACHE`, or a folder of the user's cache."""
-    named = os.environ.get("MEGENGINE_CUDA_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(named) if named else Path(base) / "megengine" / "cuda"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get("MEGENGINE_CUDA_CACHE") or os.path.join(base, "megengine", "cuda")
 
 
 def _key(program: Program, architecture: int) -> str:
@@ -112,15 +111,19 @@ def _key(program: Program, architecture: int) -> str:
 
 def cubin(program: Program, architecture: int) -> bytes:
     """Machine code of a program, from the cache on disk where it was compiled before."""
-    path = cache_folder() / f"{_key(program, architecture)}.cubin"
+    import tempfile
+
+    folder = cache_folder()
+    path = os.path.join(folder, f"{_key(program, architecture)}.cubin")
     try:
-        return path.read_bytes()
+        with open(path, "rb") as file:
+            return file.read()
     except OSError:
         pass  # not there, or not readable: compile
     made = nvrtc().compile(program, architecture)[0]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(made)
         os.replace(file.name, path)
     except OSError:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from megengine.core.dtype import bfloat16
 
-FOLDER = Path(__file__).resolve().parent / "src"
+FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "src")
 _INCLUDE = re.compile(r'#include "([\w.]+)"')
 # C++'s names of the types of elements
 TYPES = {
@@ -34,7 +34,8 @@ TYPES = {
 @functools.cache
 def text_of(name: str) -> str:
     """The text of a source file or header."""
-    return (FOLDER / name).read_text()
+    with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
+        return file.read()
 
 
 def headers_of(text: str) -> dict[str, str]:
@@ -43,7 +44,7 @@ def headers_of(text: str) -> dict[str, str]:
     waiting = _INCLUDE.findall(text)
     while waiting:
         name = waiting.pop()
-        if name not in found and (FOLDER / name).exists():
+        if name not in found and os.path.exists(os.path.join(FOLDER, name)):
             found[name] = text_of(name)
             waiting += _INCLUDE.findall(found[name])
     return found

@@ -135,7 +135,7 @@ def explain_modules() -> None:
 
 # names that other engines have, or that MegEngine had -> what to do here
 MODULE_WORDS = {
-    "cuda": "leave it out: tensors cannot live on a GPU yet",
+    "cuda": "put tensors on a GPU by megengine.set_default_device('gpu0') before the network is made",
     "cpu": "there is nothing to do: tensors live on the CPU unless they were put elsewhere",
     "to": "there is one device; for another dtype: for t in net.tensors(): t.set_value(t.astype('float16'))",
     "half": "for t in net.tensors(): t.set_value(t.astype('float16'))",
@@ -152,7 +152,7 @@ MODULE_WORDS = {
 }
 TENSOR_WORDS = {
     "backward": "record within `with GradManager().attach(parameters) as gm:` and call gm.backward(loss)",
-    "cuda": "leave it out: tensors cannot live on a GPU yet",
+    "cuda": "use .to('gpu0')",
     "cpu": "use .to('cpu0'), or .numpy() for an array",
     "requires_grad_": "give the tensor to GradManager.attach",
     "grad_fn": "gradients are recorded by a GradManager",
