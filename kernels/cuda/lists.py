@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from megengine.kernels.cuda import moves
 from megengine.kernels.kernel import Kernel
 
-_FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = ()
+_FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (moves.KERNELS,)
 
 
 def _joined(families: tuple[dict[str, tuple[Kernel, ...]], ...]) -> dict[str, tuple[Kernel, ...]]:

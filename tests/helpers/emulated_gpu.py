@@ -86,6 +86,13 @@ def _kind(value) -> str:
     return pointer + dtype.kind.replace("b", "u") + str(dtype.itemsize)
 
 
+def _fits(want: str | None, have: str | None) -> bool:
+    """Whether an argument fits a parameter; a void* (PV1) takes arrays of any type."""
+    if want is None or have is None or want[0] != "P":
+        return want == have
+    return have in (want, "null") or (want == "PV1" and have[0] == "P")
+
+
 class _Room:
     """Memory that ends at a page which may not be touched; full of NaN, and of -1 as integers, before it is written."""
 
@@ -147,7 +154,7 @@ class EmulatedGpu(runtimes.Runtime):
             raise LaunchError(f"{program.file} has no kernel {kernel}")
         wanted, got = signature.decode().split(), [_kind(a) for a in arguments]
         for i, (want, have) in enumerate(itertools.zip_longest(wanted, got)):
-            if want != have and not (have == "null" and want and want[0] == "P"):
+            if not _fits(want, have):
                 raise LaunchError(f"{kernel}: argument {i} of {got} does not fit {wanted}")
         cells = [
             ctypes.c_void_p(a.address if isinstance(a, DeviceArray) else 0)

@@ -1,0 +1,254 @@
+"""Ops that move elements: reshape, transpose, broadcast, slice, pad, concat, split, windows. Elements of every dtype.
+
+Other families use `transposed`, `strided_copy`, `copy_part` and `constant`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType, storage_of
+from megengine.core.sizes import slice_bounds
+from megengine.kernels.cuda import bordering, windows
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.runtime import Runtime, runtime_of
+from megengine.kernels.cuda.sources import Program, program
+from megengine.kernels.cuda.walks import MOST_AXES, Move, move
+from megengine.kernels.kernel import EagerKernel, Kernel
+from megengine.kernels.problem import Problem
+
+Ints = tuple[int, ...]
+_CONSTANT = 256  # bytes of a constant that a launch carries
+
+
+def distances(shape: Sequence[int]) -> Ints:
+    """Elements from one to the next along each axis of a dense array."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+# ---- for other families
+def strided_copy(x: DeviceArray, shape: Ints, strides: Ints, start: int = 0) -> DeviceArray:
+    """A dense array of the elements of x at start + sum(coordinate * stride); strides may be negative or 0."""
+    out = x.runtime.empty(shape, x.dtype)
+    move(shape, strides, distances(shape), x.dtype.itemsize, (start, 0))(out, x)
+    return out
+
+
+def copy_part(
+    out: DeviceArray, x: DeviceArray, shape: Ints, source: Ints, target: Ints, firsts: tuple[int, int]
+) -> None:
+    """Copy `shape` elements of x, `source` elements apart, into out, which was just made, `target` elements apart."""
+    move(shape, source, target, x.dtype.itemsize, firsts)(out, x)
+
+
+def transposed(x: DeviceArray, perm: Ints) -> DeviceArray:
+    """The array with its axes in another order."""
+    shape, steps = x.shape, distances(x.shape)
+    moved = [axis for axis in perm if shape[axis] != 1]
+    target = tuple(shape[axis] for axis in perm)
+    if moved == sorted(moved):
+        return x.reshape(target)
+    return strided_copy(x, target, tuple(steps[axis] for axis in perm))
+
+
+def constant(runtime: Runtime, value: np.ndarray) -> DeviceArray:
+    """A small array, of at most 256 bytes, on the device: its bytes travel with a launch, so that nothing waits."""
+    value = np.ascontiguousarray(value)
+    out = runtime.empty(value.shape, value.dtype)
+    if not value.size:
+        return out
+    carried = np.zeros((), np.dtype((np.void, _CONSTANT)))
+    carried[()] = value.tobytes().ljust(_CONSTANT, b"\0")
+    runtime.launch(program("constants.cu"), "put_bytes", 1, _CONSTANT, (out, carried, np.int32(value.nbytes)))
+    return out
+
+
+# ---- copies of one strided operand
+Places = tuple[Ints, Ints, int]  # shape, distances in the operand, first element
+
+
+def _moved(places: Callable[[Problem], Places]) -> Callable[..., DeviceArray]:
+    """The `run` of an op whose result is dense and holds elements of x at places that the problem tells."""
+
+    @functools.lru_cache(maxsize=4096)
+    def prepared(problem: Problem) -> Move:
+        shape, strides, start = places(problem)
+        dtype = storage_of(problem.inputs[0].dtype)
+        return move(shape, strides, distances(shape), dtype.itemsize, (start, 0))
+
+    def run(problem: Problem, x: DeviceArray) -> DeviceArray:
+        out = x.runtime.empty(problem.outputs[0].shape, x.dtype)
+        prepared(problem)(out, x)
+        return out
+
+    return run
+
+
+def _broadcast_places(problem: Problem) -> Places:
+    shape, of_x = problem.outputs[0].shape, problem.inputs[0].shape
+    steps = [0 if n == 1 else step for n, step in zip(of_x, distances(of_x), strict=True)]
+    return shape, (*(0,) * (len(shape) - len(of_x)), *steps), 0
+
+
+def _repeat_places(problem: Problem) -> Places:
+    of_x, counts = problem.inputs[0].shape, problem.attrs["counts"]
+    shape = tuple(n for pair in zip(of_x, counts, strict=True) for n in pair)
+    return shape, tuple(n for step in distances(of_x) for n in (step, 0)), 0
+
+
+def _ranges(shape: Ints, attrs: Any) -> tuple[Ints, Ints]:
+    """The first place and the step along each axis of a slice."""
+    parts = zip(attrs["starts"], attrs["stops"], attrs["steps"], shape, strict=True)
+    bounds = [slice_bounds(*part) for part in parts]
+    return tuple(b[0] for b in bounds), tuple(b[2] for b in bounds)
+
+
+def _slice_places(problem: Problem) -> Places:
+    of_x, shape = problem.inputs[0].shape, problem.outputs[0].shape
+    starts, steps = _ranges(of_x, problem.attrs)
+    apart = distances(of_x)
+    first = sum(a * d for a, d in zip(starts, apart, strict=True)) if math.prod(shape) else 0
+    return shape, tuple(s * d for s, d in zip(steps, apart, strict=True)), first
+
+
+def _transpose(problem: Problem, x: DeviceArray) -> DeviceArray:
+    return transposed(x, problem.attrs["perm"])
+
+
+def _reshape(problem: Problem, x: DeviceArray) -> DeviceArray:
+    return x.reshape(problem.outputs[0].shape)
+
+
+def _copy(problem: Problem, x: Any) -> Any:
+    """On the same device the same memory, since values are never written; else through main memory."""
+    device = problem.outputs[0].device
+    if isinstance(x, DeviceArray) and device == x.runtime.name:
+        return x.reshape(x.shape)
+    values = x.numpy() if isinstance(x, DeviceArray) else np.asarray(x)
+    return runtime_of(device).upload(values) if device.startswith("gpu") else values
+
+
+def _shape(problem: Problem, x: DeviceArray) -> DeviceArray:
+    return constant(x.runtime, np.array(x.shape, np.int32))
+
+
+# ---- parts of an axis
+def _sections(shape: Ints, axis: int, lengths: Sequence[int]) -> Iterator[tuple[Ints, Ints, int]]:
+    """Each part along an axis as rows: their number and length, their distance in the whole array, the first place."""
+    rows, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    starts = itertools.accumulate(lengths, initial=0)
+    for start, length in zip(starts, lengths, strict=False):
+        yield (rows, length * inner), (shape[axis] * inner, 1), start * inner
+
+
+@functools.lru_cache(maxsize=4096)
+def _concat_moves(problem: Problem) -> tuple[Move, ...]:
+    shape, itemsize = problem.outputs[0].shape, storage_of(problem.outputs[0].dtype).itemsize
+    axis = problem.attrs["axis"] % len(shape)
+    parts = _sections(shape, axis, [s.shape[axis] for s in problem.inputs])
+    return tuple(move(rows, (rows[1], 1), apart, itemsize, (0, first)) for rows, apart, first in parts)
+
+
+def _concat(problem: Problem, *xs: DeviceArray) -> DeviceArray:
+    out = xs[0].runtime.empty(problem.outputs[0].shape, xs[0].dtype)
+    for copy, x in zip(_concat_moves(problem), xs, strict=True):
+        copy(out, x)
+    return out
+
+
+@functools.lru_cache(maxsize=4096)
+def _split_moves(problem: Problem) -> tuple[Move, ...]:
+    shape, itemsize = problem.inputs[0].shape, storage_of(problem.inputs[0].dtype).itemsize
+    parts = _sections(shape, problem.attrs["axis"] % len(shape), problem.attrs["sections"])
+    return tuple(move(rows, apart, (rows[1], 1), itemsize, (first, 0)) for rows, apart, first in parts)
+
+
+def _split(problem: Problem, x: DeviceArray) -> tuple[DeviceArray, ...]:
+    outs = tuple(x.runtime.empty(spec.shape, x.dtype) for spec in problem.outputs)
+    for copy, out in zip(_split_moves(problem), outs, strict=True):
+        copy(out, x)
+    return outs
+
+
+# ---- borders
+@functools.lru_cache(maxsize=4096)
+def _padding(problem: Problem) -> bordering.Padding:
+    spec, attrs = problem.inputs[0], problem.attrs
+    dtype, value = storage_of(spec.dtype), attrs["value"]
+    if isinstance(spec.dtype, QuantizedDType) and attrs["mode"] == "constant":
+        value = spec.dtype.integer_of(value)
+    fill = np.zeros((), dtype) if attrs["mode"] != "constant" else np.asarray(dtype.type(value))
+    return bordering.padding(spec.shape, attrs["widths"], attrs["mode"], fill.tobytes())
+
+
+def _pad(problem: Problem, x: DeviceArray) -> DeviceArray:
+    out = x.runtime.empty(problem.outputs[0].shape, x.dtype)
+    _padding(problem)(out, x)
+    return out
+
+
+def _paddable(problem: Problem) -> str | None:
+    """Refuses a constant border of a dtype that has a scale for every channel, as the reference does."""
+    dtype = problem.inputs[0].dtype
+    if problem.inputs[0].ndim > MOST_AXES:
+        return f"{problem.inputs[0].ndim} axes; at most {MOST_AXES}"
+    scales = isinstance(dtype, QuantizedDType) and isinstance(dtype.scale, tuple)
+    return f"{dtype} has a scale per channel" if scales and problem.attrs["mode"] == "constant" else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _placed_back(problem: Problem) -> bordering.Padding | Move:
+    """The gradient of a slice: a border of zeros where steps are 1, else elements written into zeros."""
+    shape, of_ct = problem.outputs[0].shape, problem.inputs[0].shape
+    itemsize = storage_of(problem.outputs[0].dtype).itemsize
+    starts, steps = _ranges(shape, problem.attrs)
+    if all(step == 1 for step in steps) and 0 not in of_ct and len(shape) <= MOST_AXES:
+        widths = tuple((a, n - a - m) for a, n, m in zip(starts, shape, of_ct, strict=True))
+        return bordering.padding(of_ct, widths, "constant", bytes(itemsize))
+    apart = distances(shape)
+    first = sum(a * d for a, d in zip(starts, apart, strict=True)) if 0 not in of_ct else 0
+    return move(of_ct, distances(of_ct), tuple(s * d for s, d in zip(steps, apart, strict=True)), itemsize, (0, first))
+
+
+def _slice_backward(problem: Problem, ct: DeviceArray) -> DeviceArray:
+    place, shape = _placed_back(problem), problem.outputs[0].shape
+    out = (ct.runtime.zeros if isinstance(place, Move) else ct.runtime.empty)(shape, ct.dtype)
+    place(out, ct)
+    return out
+
+
+def programs() -> Iterator[Program]:
+    """Every program that these kernels launch."""
+    for size in (1, 2, 4, 8, 16):
+        yield program("moves.cu", SIZE=size)
+        for pack in {1, max(4 // size, 1)}:
+            yield program("tiles.cu", SIZE=size, PACK=pack)
+    yield program("constants.cu")
+    yield from windows.programs()
+
+
+def _kernel(name: str, run: Callable[..., Any], **more: Any) -> tuple[Kernel, ...]:
+    return (EagerKernel(f"cuda_{name}", run, **more),)
+
+
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "reshape": _kernel("reshape", _reshape, reshapes=True),
+    "copy": _kernel("copy", _copy),
+    "GetVarShape": _kernel("shape", _shape),
+    "transpose": _kernel("transpose", _transpose),
+    "broadcast_to": _kernel("broadcast_to", _moved(_broadcast_places)),
+    "fused_repeat": _kernel("fused_repeat", _moved(_repeat_places)),
+    "slice": _kernel("slice", _moved(_slice_places)),
+    "slice_backward": _kernel("slice_backward", _slice_backward),
+    "concat": _kernel("concat", _concat),
+    "split": _kernel("split", _split),
+    "pad": _kernel("pad", _pad, usable=_paddable),
+    "unfold": _kernel("unfold", windows.unfold, usable=windows.usable),
+    "fold": _kernel("fold", windows.fold, usable=windows.usable),
+}
