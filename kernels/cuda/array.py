@@ -62,7 +62,9 @@ class DeviceArray:
         }
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        raise DeviceError(f"an array of {self.runtime.name} was given to code for main memory; copy it by .numpy() first")
+        raise DeviceError(
+            f"an array of {self.runtime.name} was given to code for main memory; copy it by .numpy() first"
+        )
 
     def __repr__(self) -> str:
         return f"DeviceArray({self.shape}, {self.dtype}, {self.runtime.name})"

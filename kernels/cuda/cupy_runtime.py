@@ -86,7 +86,9 @@ class CupyRuntime(Runtime):
         self._cupy, self.index = cupy, int(name.removeprefix("gpu"))
         count = cupy.cuda.runtime.getDeviceCount()
         if self.index >= count:
-            raise DeviceError(f"device {name!r} is not usable: there are devices gpu0 to gpu{count - 1}; use one of them")
+            raise DeviceError(
+                f"device {name!r} is not usable: there are devices gpu0 to gpu{count - 1}; use one of them"
+            )
         self.architecture = int(cupy.cuda.Device(self.index).compute_capability)
         if self.architecture < OLDEST:
             raise DeviceError(
@@ -159,14 +161,22 @@ class CupyRuntime(Runtime):
         return found
 
     def start(
-        self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple, shared: int
+        self,
+        program: Program,
+        kernel: str,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        arguments: tuple,
+        shared: int,
     ) -> None:
         self._select()
         key = (program, kernel)
         function = self._functions.get(key)
         if function is None or shared > _PLAIN_SHARED:
             function = self._functions[key] = self._function(program, kernel, shared)
-        function(grid, block, [a.address if type(a) is DeviceArray else 0 if a is None else a for a in arguments], shared)
+        function(
+            grid, block, [a.address if type(a) is DeviceArray else 0 if a is None else a for a in arguments], shared
+        )
 
     def wait(self) -> None:
         self._select()

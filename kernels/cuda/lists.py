@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from megengine.kernels.cuda import moves
+from megengine.kernels.cuda import (
+    convolution,
+    moves,
+    products,
+)
 from megengine.kernels.kernel import Kernel
 
-_FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (moves.KERNELS,)
+_FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
+    convolution.KERNELS,
+    moves.KERNELS,
+    products.KERNELS,
+)
 
 
 def _joined(families: tuple[dict[str, tuple[Kernel, ...]], ...]) -> dict[str, tuple[Kernel, ...]]:

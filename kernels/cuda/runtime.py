@@ -57,7 +57,13 @@ class Runtime:
         raise NotImplementedError
 
     def start(
-        self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple, shared: int
+        self,
+        program: Program,
+        kernel: str,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        arguments: tuple,
+        shared: int,
     ) -> None:
         """Launch a kernel; arguments are DeviceArrays, None for a null pointer, and NumPy scalars."""
         raise NotImplementedError

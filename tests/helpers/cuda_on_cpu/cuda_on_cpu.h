@@ -362,6 +362,7 @@ template <class P, class V> V atomicCAS(P p, V compare, V v) { V& x = coc::slot(
 using std::max;
 using std::min;
 template <class T> T __ldg(const T* p) { return *p; }
+inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }

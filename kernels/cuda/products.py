@@ -1,0 +1,244 @@
+"""Products of matrices: by tiles, every sum one chain in the order of its places, or a few of them.
+
+`ordered_matmul` has one chain always, whose products are rounded before they are added: the bits of the reference.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import bfloat16, storage_of
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.sources import Program, program, type_name
+from megengine.kernels.kernel import EagerKernel, Kernel
+from megengine.kernels.problem import Problem
+
+AXES = 8  # of the stack of matrices, after neighbours are joined
+THREADS = 256
+MULTIPROCESSORS = 132  # of the GPUs that sizes of tiles are chosen for
+_SHORTEST = 256  # places of a part of a sum
+_MOST_PARTS = 32
+_FARTHEST = (1 << 31) - 1
+Axis = tuple[int, int, int, int]  # size; steps of the left, of the right and of the result, in elements
+
+
+def computed_as(dtype: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """The dtypes of elements and of sums: floats sum as float32 or float64; integers without sign, which wrap alike."""
+    dtype = np.dtype(dtype)
+    if dtype == np.float64 or dtype.kind == "b":
+        return dtype, np.dtype(np.float64 if dtype.kind == "f" else np.uint32)
+    if dtype.kind == "f" or dtype == bfloat16:
+        return dtype, np.dtype(np.float32)
+    return np.dtype(f"u{dtype.itemsize}"), np.dtype(np.uint64 if dtype.itemsize == 8 else np.uint32)
+
+
+def macros_of(dtype: np.dtype) -> dict[str, str]:
+    """The macros TYPE and ACC of a dtype."""
+    element, total = computed_as(dtype)
+    return {"TYPE": type_name(element), "ACC": type_name(total)}
+
+
+def bits_of(array: DeviceArray | None) -> DeviceArray | None:
+    """An array as its kernel reads it: integers without sign."""
+    return None if array is None else array.view(computed_as(array.dtype)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A stack of products of matrices: sizes, and steps in elements along rows, places of sums, and columns."""
+
+    rows: int
+    columns: int
+    depth: int
+    left: tuple[int, int]  # row, place
+    right: tuple[int, int]  # column, place
+    out: tuple[int, int]  # row, column
+    stack: tuple[Axis, ...]
+
+    @property
+    def matrices(self) -> int:
+        """Matrices in the stack."""
+        return math.prod(axis[0] for axis in self.stack)
+
+    def simplified(self) -> Product:
+        """The same with neighbouring axes joined, and with axes of the stack as more rows where they lie so."""
+        joined: list[Axis] = []
+        for axis in self.stack:
+            size, *steps = axis
+            if size == 1:
+                continue
+            if joined and all(far == near * size for far, near in zip(joined[-1][1:], steps, strict=True)):
+                axis = (joined.pop()[0] * size, *steps)
+            joined.append(axis)
+        rows, (row, _), (out, _) = self.rows, self.left, self.out
+        while joined and joined[-1][1:] == (row * rows, 0, out * rows):
+            rows *= joined.pop()[0]
+        return Product(rows, self.columns, self.depth, self.left, self.right, self.out, tuple(joined))
+
+
+_STRUCTS: dict[str, np.dtype] = {
+    index: np.dtype(
+        [
+            *((name, "i4") for name in ("rows", "columns", "depth", "part")),
+            *(
+                (name, index)
+                for name in ("left_row", "left_place", "right_column", "right_place", "out_row", "out_column")
+            ),
+            ("matrices", "i4"),
+            ("axes", "i4"),
+            ("sizes", "i4", AXES),
+            *((name, "i8", AXES) for name in ("left_steps", "right_steps", "out_steps")),
+            ("scale", "f8"),
+        ],
+        align=True,
+    )
+    for index in ("i4", "i8")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a product is launched: the program, its grid, the parts of sums and the struct of its sizes."""
+
+    program: Program
+    grid: tuple[int, int, int]
+    parts: int
+    sizes: np.void
+
+
+def _index(product: Product) -> str:
+    sides = (product.left, product.rows), (product.right, product.columns)
+    spans = [step[0] * lines + step[1] * product.depth for step, lines in sides]
+    spans.append(product.out[0] * product.rows + product.out[1] * product.columns)
+    return "i4" if max(spans) <= _FARTHEST else "i8"
+
+
+def _tile(product: Product, total: np.dtype) -> int:
+    """128 where that makes work for the whole GPU, else 64; sums of 8 bytes take too many registers for 128."""
+    blocks = -(-product.rows // 128) * -(-product.columns // 128) * product.matrices
+    return 128 if total.itemsize == 4 and min(product.rows, product.columns) > 64 and blocks >= MULTIPROCESSORS else 64
+
+
+def parts_of(blocks: int, depth: int, multiple: int) -> tuple[int, int]:
+    """Into how many parts a sum is split so that the GPU has work, and the places of one, a multiple of a number."""
+    count = max(1, min(_MOST_PARTS, 2 * MULTIPROCESSORS // max(blocks, 1), depth // _SHORTEST))
+    places = -(-depth // count)
+    places = max(-(-places // multiple) * multiple, multiple)
+    return max(1, -(-depth // places)), places
+
+
+def launch_of(
+    product: Product,
+    dtype: np.dtype,
+    *,
+    ordered: bool = False,
+    fused: bool = False,
+    activation: str = "none",
+    scale: float = 1.0,
+) -> Launch:
+    """The launch of a simplified product of a dtype."""
+    total = computed_as(dtype)[1]
+    tile, index = _tile(product, total), _index(product)
+    blocks = -(-product.rows // tile) * -(-product.columns // tile)
+    parts, part = (1, max(product.depth, 1)) if ordered else parts_of(blocks * product.matrices, product.depth, 16)
+    sizes = np.zeros((), _STRUCTS[index])
+    sizes["rows"], sizes["columns"], sizes["depth"], sizes["part"] = product.rows, product.columns, product.depth, part
+    sizes["left_row"], sizes["left_place"] = product.left
+    sizes["right_column"], sizes["right_place"] = product.right
+    sizes["out_row"], sizes["out_column"] = product.out
+    sizes["matrices"], sizes["axes"], sizes["scale"] = product.matrices, len(product.stack), scale
+    for number, axis in enumerate(product.stack):
+        names = ("sizes", "left_steps", "right_steps", "out_steps")
+        for name, value in zip(names, axis, strict=True):
+            sizes[name][number] = value
+    made = program_of(
+        dtype, tile, index, (abs(product.left[1]) <= abs(product.left[0]), abs(product.right[1]) <= abs(product.right[0])),
+        ordered=ordered, fused=fused, activation=activation,
+    )  # fmt: skip
+    return Launch(made, (blocks, parts, min(product.matrices, 65535)), parts, sizes[()])
+
+
+def program_of(
+    dtype: np.dtype, tile: int, index: str, places: tuple[bool, bool], *, ordered: bool, fused: bool, activation: str
+) -> Program:
+    """The program of a variant."""
+    return program(
+        "products.cu",
+        exact=ordered,
+        TILE=tile,
+        INDEX="int" if index == "i4" else "i64",
+        LEFT_PLACES=int(places[0]),
+        RIGHT_PLACES=int(places[1]),
+        FUSED=int(fused),
+        ACT=f"act_{activation}",
+        **macros_of(dtype),
+    )
+
+
+def multiply(
+    launch: Launch, left: DeviceArray, right: DeviceArray, out: DeviceArray,
+    bias: DeviceArray | None = None, residual: DeviceArray | None = None,
+) -> DeviceArray:  # fmt: skip
+    """Launch a product into an array that is not yet written."""
+    runtime, parts = out.runtime, None
+    if launch.parts > 1:
+        total = computed_as(out.dtype)[1]
+        parts = runtime.empty((launch.parts, out.size), total)
+    left, right, bias, residual, bits = map(bits_of, (left, right, bias, residual, out))
+    arguments = (left, right, bias, residual, bits, parts, launch.sizes)
+    runtime.launch(launch.program, "multiply", launch.grid, THREADS, arguments)
+    if parts is not None:
+        given = (parts, bias, residual, bits, np.int32(launch.parts), launch.sizes)
+        runtime.each(launch.program, "finish", out.size, given)
+    return out
+
+
+def _steps(shape: tuple[int, ...]) -> list[int]:
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def product_of(
+    a: tuple, b: tuple, out: tuple[int, ...], *, transpose_a: bool = False, transpose_b: bool = False
+) -> Product:
+    """The product of dense stacks of these shapes, which broadcast."""
+    of_a, of_b, of_out = _steps(a), _steps(b), _steps(out)
+    stack = []
+    for axis, size in enumerate(out[:-2]):
+        steps = []
+        for shape, own in ((a, of_a), (b, of_b)):
+            at = axis - (len(out) - len(shape))
+            steps.append(own[at] if at >= 0 and shape[at] != 1 else 0)
+        stack.append((size, *steps, of_out[axis]))
+    left = (of_a[-1], of_a[-2]) if transpose_a else (of_a[-2], of_a[-1])
+    right = (of_b[-2], of_b[-1]) if transpose_b else (of_b[-1], of_b[-2])
+    depth = a[-2 if transpose_a else -1]
+    return Product(out[-2], out[-1], depth, left, right, (of_out[-2], of_out[-1]), tuple(stack)).simplified()
+
+
+@functools.lru_cache(4096)
+def _matmul_launch(problem: Problem) -> Launch:
+    (a, b), attrs = problem.inputs, problem.attrs
+    product = product_of(
+        a.shape, b.shape, problem.outputs[0].shape, transpose_a=attrs.transpose_a, transpose_b=attrs.transpose_b
+    )
+    return launch_of(product, storage_of(a.dtype), ordered=problem.op.startswith("ordered"))
+
+
+def _matmul(problem: Problem, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+    out = a.runtime.empty(problem.outputs[0].shape, a.dtype)
+    return multiply(_matmul_launch(problem), a, b, out) if out.size else out
+
+
+def _few_axes(problem: Problem) -> str | None:
+    return None
+
+
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "matmul": (EagerKernel("cuda_matmul", _matmul),),
+}
