@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.runtime import runtime_of
-from megengine.kernels.cuda.sources import program, type_name
+from megengine.kernels.cuda.sources import Program, program, type_name
 
 
 def on_gpu(device: str) -> bool:
@@ -65,3 +66,9 @@ def _kept_number(runtime: Any, dtype: np.dtype, bits: bytes) -> DeviceArray:
 def _number(device: str, dtype: np.dtype, bits: bytes) -> DeviceArray:
     """A single number on a GPU, kept for the next use: programs name the same ones again and again."""
     return _kept_number(runtime_of(device), dtype, bits)
+
+
+def programs() -> Iterator[Program]:
+    """Every program of this file."""
+    for unit in ("?", "i1", "u1", "u2", "i4", "u4", "i8", "u8", "f4", "f8"):
+        yield program("filling.cu", TYPE=type_name(np.dtype(unit)))
