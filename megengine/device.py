@@ -266,7 +266,9 @@ def get_cuda_compute_capability(device: int, device_type: DeviceType = DeviceTyp
 def get_cuda_device_property(device: int, device_type: DeviceType = DeviceType.CUDA) -> dict[str, Any]:
     """Properties of a GPU, by their names in CUDA. Raises DeviceError without CUDA or such a device."""
     found = _cuda_properties(device, device_type)
-    return {name: value.decode(errors="replace") if isinstance(value, bytes) else value for name, value in found.items()}
+    return {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value for name, value in found.items()
+    }
 
 
 def _gpu(device: str | None) -> str | None:

@@ -153,9 +153,11 @@ class Tensor(_Fields):
             self.name = name
 
     @classmethod
-    def _wrap(cls, value: Any, dtype: DType | None = None, device: str = "cpu0") -> Tensor:
-        """Take over storage without a copy, except of values that lie elsewhere."""
+    def _wrap(cls, value: Any, dtype: DType | None = None, device: str | None = None) -> Tensor:
+        """Take over storage without a copy, except of values that lie elsewhere; they stay where no device is named."""
         self = cls.__new__(cls)
+        if device is None:
+            device = value.runtime.name if type(value) is DeviceArray else "cpu0"
         self._value = placed(value, device)
         self._dtype = value.dtype if dtype is None else dtype
         self._device = device
@@ -341,7 +343,9 @@ class Tensor(_Fields):
         if type(storage) is DeviceArray:
             return storage.runtime.cupy_array(storage).__dlpack__(stream=stream, **kwargs)
         if stream is not None:
-            raise BufferError(f"__dlpack__: stream is {brief(stream)}; expected None, since the tensor is in main memory")
+            raise BufferError(
+                f"__dlpack__: stream is {brief(stream)}; expected None, since the tensor is in main memory"
+            )
         if self._dtype == bfloat16:
             raise DTypeError("bfloat16 cannot be given to other packages by DLPack; use .astype('float32') first")
         return self._read("__dlpack__()").copy().__dlpack__(**kwargs)

@@ -151,7 +151,11 @@ MISTAKES = {
     "layer larger than memory": (lambda: M.Linear(1 << 30, 1 << 30), MemoryError, r"memory[\s\S]*Linear\(1073741824"),
     "ragged list": (lambda: tensor([[1, 2], [3]]), TypeError, "rectangular"),
     "dtype": (lambda: tensor(1, dtype="float23"), TypeError, "did you mean 'float32'"),
-    "device": (lambda: tensor(1, device="cuda:0"), RuntimeError, "device 'cuda:0' is not usable.*; or use xpux or cpu0"),
+    "device": (
+        lambda: tensor(1, device="cuda:0"),
+        RuntimeError,
+        "device 'cuda:0' is not usable.*; or use xpux or cpu0",
+    ),
     "truth of several": (lambda: bool(V > 1), ValueError, r"use \.any\(\) or \.all\(\)"),
     "number of several": (lambda: float(V), ValueError, "has 3 elements; expected one"),
     "division by zero": (lambda: tensor([1, 2]) // 0, ZeroDivisionError, "integer division by zero"),

@@ -13,6 +13,7 @@ from megengine.core.sizes import as_examples
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch.apply import no_interposers
+from megengine.kernels.cuda.placing import host
 from megengine.tensor import Tensor
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
@@ -78,7 +79,7 @@ class Body:
             for expr in exprs:
                 digest.update(repr((expr.kind, [places[id(n)] for n in expr.inputs], _shown(expr))).encode())
                 if isinstance(expr, Constant):
-                    digest.update(np.ascontiguousarray(expr.value._storage()).tobytes())
+                    digest.update(np.ascontiguousarray(host(expr.value._storage())).tobytes())
             self._digest = digest.digest()
         return self._digest
 

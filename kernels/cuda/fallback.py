@@ -11,6 +11,7 @@ from megengine.core.spec import TensorSpec
 from megengine.kernels.cuda.placing import host, placed
 from megengine.kernels.problem import Problem
 
+
 class HostFallbackWarning(UserWarning):
     """The processor computes an op of tensors on a GPU."""
 

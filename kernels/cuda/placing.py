@@ -54,7 +54,9 @@ def filled(shape: tuple[int, ...], dtype: np.dtype, value: Any, device: str) -> 
     if dtype.itemsize > 8:
         return runtime.upload(np.full(shape, value, dtype))
     bits = np.asarray(value).astype(dtype).view(unit)[()]
-    runtime.each(program("filling.cu", TYPE=type_name(unit)), "fill", out.size, (out.view(unit), bits, np.int64(out.size)))
+    runtime.each(
+        program("filling.cu", TYPE=type_name(unit)), "fill", out.size, (out.view(unit), bits, np.int64(out.size))
+    )
     return out
 
 

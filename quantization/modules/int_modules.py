@@ -14,6 +14,7 @@ from megengine import module as float_modules
 from megengine.core.dtype import QuantizedDType, as_dtype, known_quantized
 from megengine.core.errors import CalibrationError, DTypeError, OptionError
 from megengine.dispatch import apply
+from megengine.kernels.cuda.placing import host
 from megengine.module import BatchMatMulActivation, Conv2d, ConvTranspose2d, Elemwise, Module
 from megengine.quantization.modules.arithmetic import Constants, constants, rescaled, stored_result, to_stored
 from megengine.quantization.modules.layer_rules import BATCH_NORMS, LAYER_RULES, LayerRule, placed
@@ -135,7 +136,8 @@ class WeightedQuantized(QuantizedModule):
                     "load the state of a quantized layer, or make the layer with from_qat_module"
                 )
             product = product_of(self.rule.op, self)
-            made = constants(product, self.weight, arrays[1], source, relu=relu, target=self.target)
+            bias = None if arrays[1] is None else host(arrays[1])
+            made = constants(product, self.weight, bias, source, relu=relu, target=self.target)
             prepared = self._prepared = _Prepared(key, arrays, made)
         return prepared.constants
 

@@ -11,6 +11,7 @@ from megengine.autodiff import Function
 from megengine.autodiff.tape import Context
 from megengine.core.dtype import QuantizedDType, known_quantized
 from megengine.dispatch import apply
+from megengine.kernels.cuda.placing import host
 from megengine.kernels.native import from_step, to_step
 from megengine.kernels.reference import integer
 from megengine.kernels.rounding import round_sums, round_sums_backward
@@ -75,7 +76,7 @@ def _as_before(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def rounded_sum(t: np.ndarray, residual: Tensor | None, ratio: float, lo: int, hi: int, dtype: QuantizedDType) -> Sum:
     """The end of a layer's arithmetic: the residual is added to t (float32, in steps of dtype), and the sum rounded."""
     alone = by_channel(t)
-    other = None if residual is None else by_channel(residual._storage())
+    other = None if residual is None else by_channel(host(residual._storage()))
     zero = 0 if residual is None else known_quantized(residual.dtype).zero_point
     steps, q, ends = round_sums(alone, other, zero, ratio, (lo, hi), dtype.zero_point, dtype.storage)
     return Sum(alone, steps, ends, Tensor._wrap(_as_before(q, t.shape), dtype), lo, hi)

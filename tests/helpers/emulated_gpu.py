@@ -21,10 +21,20 @@ from megengine.kernels.cuda.sources import FOLDER, Program, headers_of
 
 HERE = Path(__file__).resolve().parent / "cuda_on_cpu"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "cuda_on_cpu"
-FLAGS = (
-    "-std=c++17 -O1 -g1 -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing "
-    "-fstack-clash-protection -fno-gnu-unique -U_FORTIFY_SOURCE -Wno-attributes -Wno-unused"
-).split()
+FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-g1",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fstack-clash-protection",
+    "-fno-gnu-unique",
+    "-U_FORTIFY_SOURCE",
+    "-Wno-attributes",
+    "-Wno-unused",
+]
 ORDERS = ((0, 0), (1, 0), (2, 7))  # of threads and blocks: forward, reverse, random with seed 7
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PAGE = mmap.PAGESIZE

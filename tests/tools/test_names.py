@@ -133,7 +133,11 @@ def test_memory_and_versions():
 @pytest.mark.skipif(cuda.available(), reason="there is a CUDA device")
 def test_without_cuda():
     assert mge.get_cuda_driver_version() == 0
-    for call in (mge.get_cuda_version, lambda: mge.get_cuda_device_property(0), lambda: mge.get_cuda_compute_capability(0)):
+    for call in (
+        mge.get_cuda_version,
+        lambda: mge.get_cuda_device_property(0),
+        lambda: mge.get_cuda_compute_capability(0),
+    ):
         with pytest.raises(DeviceError, match="CuPy|CUDA"):
             call()
     with pytest.raises(DeviceError, match=r"expected DeviceType.CUDA"):

@@ -11,6 +11,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
+from megengine.kernels.cuda.placing import host
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.comparing.changes import Change, short
@@ -60,7 +61,7 @@ def _value_changes(a: Tensor, b: Tensor) -> list[dict[str, Any]]:
 
 
 def _plain(tensor: Tensor) -> np.ndarray:
-    return tensor._storage() if isinstance(tensor.spec.dtype, QuantizedDType) else tensor.numpy()
+    return host(tensor._storage()) if isinstance(tensor.spec.dtype, QuantizedDType) else tensor.numpy()
 
 
 # ---------------------------------------------------------------- modules

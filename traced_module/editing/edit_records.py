@@ -12,6 +12,7 @@ import numpy as np
 
 from megengine.core.errors import FileFormatError
 from megengine.core.pytree import TreeDef, unflatten
+from megengine.kernels.cuda.placing import host
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.composites import is_composite
@@ -74,9 +75,11 @@ def parts_of(module: Any) -> dict[int, tuple[Any, str]]:
 
 def weights_of(top: InternalGraph) -> list[tuple[str, np.ndarray]]:
     if top.of_calls:
-        weights = ((path, part._storage()) for part, path in parts_of(top.owner).values() if isinstance(part, Tensor))
+        weights = (
+            (path, host(part._storage())) for part, path in parts_of(top.owner).values() if isinstance(part, Tensor)
+        )
     else:
-        weights = ((e.name, e.value._storage()) for e in top.exprs(recursive=False) if isinstance(e, Constant))
+        weights = ((e.name, host(e.value._storage())) for e in top.exprs(recursive=False) if isinstance(e, Constant))
     return sorted(weights, key=lambda pair: pair[0])
 
 

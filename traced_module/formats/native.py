@@ -20,6 +20,7 @@ from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.dtype import QuantizedDType, bfloat16
 from megengine.core.errors import FileFormatError, MegEngineError, brief
 from megengine.core.sizes import OpenSize
+from megengine.kernels.cuda.placing import host
 from megengine.serialization.arrays import packed
 from megengine.serialization.files import ARCHIVES, SUFFIXES
 from megengine.traced_module.bodies import DEEPEST, Body, bodies_of
@@ -176,7 +177,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _plain_storage(expr: Constant) -> np.ndarray:
-    value = expr.value._storage()
+    value = host(expr.value._storage())
     array = np.ascontiguousarray(value).reshape(value.shape)  # ascontiguousarray gives a scalar an axis
     dtype = expr.value.dtype
     if isinstance(dtype, QuantizedDType) and dtype.bits == 4:

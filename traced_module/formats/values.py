@@ -20,6 +20,7 @@ from megengine.core.dtype import DType, QuantizedDType, as_dtype, bfloat16, quan
 from megengine.core.errors import FileFormatError, brief
 from megengine.core.pytree import _NODES
 from megengine.core.sizes import OpenSize, parse_size
+from megengine.kernels.cuda.placing import host
 from megengine.module import Module
 from megengine.serialization.arrays import quantized_of, unpacked, with_metadata
 from megengine.serialization.objects import OBJECTS, AllowedClasses, module_state
@@ -172,7 +173,7 @@ class ValueWriter:
         return self._places[id(value)]
 
     def _tensor(self, value: Tensor, where: str, depth: int) -> dict[str, Any]:
-        entry: dict[str, Any] = {"array": self.array(value._storage(), where), "dtype": dtype_out(value.dtype)}
+        entry: dict[str, Any] = {"array": self.array(host(value._storage()), where), "dtype": dtype_out(value.dtype)}
         if isinstance(value, Parameter):
             entry["parameter"] = True
         if value.name:

@@ -67,7 +67,10 @@ class OpRecorder(Interposer):
         if id(tensor) not in self.nodes:
             name = self.names.get(id(tensor), "const_tensor")
             meta = {"module": self.meta.get("module", ""), "parameter": name}
-            self.bind(tensor, self.graph.constant(Tensor._wrap(tensor._storage(), tensor.dtype), name, meta=meta))
+            self.bind(
+                tensor,
+                self.graph.constant(Tensor._wrap(tensor._storage(), tensor.dtype, tensor._device), name, meta=meta),
+            )
         return self.nodes[id(tensor)]
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
