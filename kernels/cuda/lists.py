@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from megengine.kernels.cuda import (
     convolution,
+    elementwise,
     moves,
     products,
 )
@@ -11,6 +12,7 @@ from megengine.kernels.kernel import Kernel
 
 _FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
     convolution.KERNELS,
+    elementwise.KERNELS,
     moves.KERNELS,
     products.KERNELS,
 )

@@ -38,6 +38,7 @@ FLAGS = [
 ORDERS = ((0, 0), (1, 0), (2, 7))  # of threads and blocks: forward, reverse, random with seed 7
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PAGE = mmap.PAGESIZE
+_stacks: list[int] = []  # those of the threads of all libraries, which run one after the other
 
 
 class LaunchError(AssertionError):
@@ -83,6 +84,8 @@ def library(program: Program) -> tuple[ctypes.CDLL, Path]:
 
     loaded = ctypes.CDLL(str(_atomic(path, build)))
     loaded.coc_signature.restype = ctypes.c_char_p
+    loaded.coc_stacks.restype = ctypes.c_void_p
+    _stacks[:] = [loaded.coc_stacks(ctypes.c_void_p(_stacks[0] if _stacks else None))]
     return loaded, path
 
 

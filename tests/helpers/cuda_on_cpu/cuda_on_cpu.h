@@ -281,6 +281,13 @@ static void run(int order, unsigned seed) {  // order of blocks and threads: 0 f
 }
 #define COC_API extern "C" __attribute__((visibility("default")))
 COC_API const char* coc_signature(const char* name) { return kernels().count(name) ? kernels()[name].signature.c_str() : nullptr; }
+// The stacks of all threads: given, if another library has made them (a process may have 65530 mappings), or new.
+COC_API char* coc_stacks(char* given) {
+    if (given || stacks) return stacks = given ? given : stacks;
+    stacks = static_cast<char*>(mmap(nullptr, kMaxThreads * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    for (size_t i = 0; i < kMaxThreads; i++) mprotect(stacks + i * kStack, kGuard, PROT_NONE);
+    return stacks;
+}
 // 0, or 1 with a text in *message. The limit is in seconds of processor time. One launch at a time in a process.
 COC_API int coc_launch(const char* name, const unsigned* grid, const unsigned* block, unsigned dynamic, void** args, int order,
                        unsigned seed, unsigned limit, const char** message) {
@@ -292,10 +299,6 @@ COC_API int coc_launch(const char* name, const unsigned* grid, const unsigned* b
     stack_t stack = {}, stack_before;
     self = nullptr, error.clear(), body = entry.call, body_fn = entry.fn, body_args = args, dynamic_bytes = dynamic;
     grid_dim = {grid[0], grid[1], grid[2]}, block_dim = {block[0], block[1], block[2]}, threads = block[0] * block[1] * block[2];
-    if (!stacks) {
-        stacks = static_cast<char*>(mmap(nullptr, kMaxThreads * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-        for (size_t i = 0; i < kMaxThreads; i++) mprotect(stacks + i * kStack, kGuard, PROT_NONE);
-    }
     stack.ss_sp = signal_stack, stack.ss_size = sizeof signal_stack, sigaltstack(&stack, &stack_before);
     action.sa_sigaction = on_signal, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (int i = 0; i < 4; i++) sigaction(signals[i], &action, &before[i]);
@@ -373,6 +376,8 @@ inline int __float2int_rz(float v) { return v != v ? 0 : v >= 2147483648.f ? INT
 inline int __float2int_rn(float v) { return __float2int_rz(std::nearbyint(v)); }
 inline unsigned __float_as_uint(float f) { unsigned u; return memcpy(&u, &f, 4), u; }
 inline float __uint_as_float(unsigned u) { float f; return memcpy(&f, &u, 4), f; }
+inline long long __double_as_longlong(double d) { long long u; return memcpy(&u, &d, 8), u; }
+inline double __longlong_as_double(long long u) { double d; return memcpy(&d, &u, 8), d; }
 struct f16 { unsigned short x; };
 struct bf16 { unsigned short x; };
 inline f16 half_of(float f) {
