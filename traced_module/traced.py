@@ -30,6 +30,7 @@ from megengine.traced_module.ir.lookup import node_named
 from megengine.traced_module.ir.methods import methods
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.owner import GraphOwner
+from megengine.traced_module.moving import move
 from megengine.traced_module.pictures.dot import GraphPicture, to_graphviz
 from megengine.traced_module.pictures.drawing import notebook_html, notebook_svg
 from megengine.traced_module.pictures.summary import Summary, summarize
@@ -71,6 +72,11 @@ class TracedModule(GraphOwner):
     def from_graph(cls, graph: InternalGraph) -> TracedModule:
         """Wrap an op-level graph; a single output is returned as a tensor, several as a tuple."""
         return cls(graph)
+
+    def _move(self, device: str) -> None:
+        super()._move(device)
+        for graph in self._graphs.values():
+            move(graph, device)
 
     def _add_graph(self, graph: InternalGraph) -> None:
         self._graphs[None if graph.arguments is None else arguments_key(graph.arguments)] = graph

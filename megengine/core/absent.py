@@ -135,9 +135,8 @@ def explain_modules() -> None:
 
 # names that other engines have, or that MegEngine had -> what to do here
 MODULE_WORDS = {
-    "cuda": "put tensors on a GPU by megengine.set_default_device('gpu0') before the network is made",
-    "cpu": "there is nothing to do: tensors live on the CPU unless they were put elsewhere",
-    "to": "there is one device; for another dtype: for t in net.tensors(): t.set_value(t.astype('float16'))",
+    "cuda": "use .to('gpu0')",
+    "cpu": "use .to('cpu0')",
     "half": "for t in net.tensors(): t.set_value(t.astype('float16'))",
     "float": "for t in net.tensors(): t.set_value(t.astype('float32'))",
     "register_buffer": "assign a Tensor: self.name = tensor",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megengine import device as devices
 from megengine.core import _engine, absent, hooks
 from megengine.core.calls import shown
 from megengine.core.dtype import is_quantized, storage_of
@@ -278,6 +279,21 @@ class Module(_Reads):
     def eval(self) -> Module:
         """Evaluation mode."""
         return self.train(False)
+
+    def to(self, device: str) -> Module:
+        """Move parameters, buffers and constants of the module and all below it to a device ("gpu0"), in place.
+
+        Optimizers and gradient managers keep their parameters. Raises DeviceError for a device that cannot be used.
+        """
+        place = devices.normalize(device)
+        for module in self.modules():
+            module._move(place)
+        return self
+
+    def _move(self, device: str) -> None:
+        for tensor in self.tensors(recursive=False):
+            if tensor.device != device:
+                tensor._reset(type(tensor)(tensor, device=device))
 
     def disable_quantize(self, value: bool = True) -> None:
         """Keep the module and all below it out of quantization."""

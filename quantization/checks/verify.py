@@ -13,6 +13,7 @@ from megengine.core.errors import OptionError, listed
 from megengine.core.notebook import html_text
 from megengine.core.sizes import at
 from megengine.core.text import counted, one_line
+from megengine.device import normalize
 from megengine.dispatch import reference_runner
 from megengine.kernels.problem import Problem
 from megengine.ops.ordered import ORDERED
@@ -125,6 +126,7 @@ def verify(
     inputs: Iterable[Any],
     *,
     threads: Sequence[int] = (1, 2),
+    devices: Sequence[str] = (),
     with_float: bool = True,
     progress: Progress | None = None,
 ) -> VerifyResult:
@@ -145,6 +147,7 @@ def verify(
         model: result of `quantize_model`, or an integer graph.
         inputs: arrays, or tuples of arrays for several inputs.
         threads: thread counts of the plans.
+        devices: further devices of which the eager run is compared, as "gpu0".
         with_float: evaluate each node in float too.
         progress: called with ("verify", done, None).
 
@@ -159,13 +162,14 @@ def verify(
     form = integer_form(network)
     weights = frozenset(_real_weights(network)) if form == "weights" else frozenset()
     plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(network, n, weights) for n in threads}
-    differences = {name: Difference(name) for name in ("eager", *plans)}
+    placed = {f"eager, {device}": _DeviceRun(network, normalize(device)) for device in devices}
+    differences = {name: Difference(name) for name in ("eager", *placed, *plans)}
     float_steps: dict[str, float] = {}
     done, results = 0, 0.0
     for batch, arrays in enumerate(as_batches(inputs, network)):
         graph = specialised(network, [array.shape for array in arrays])
         wanted = specification(graph, arrays)
-        for name, (now, away) in _compare_runs(graph, batch, arrays, wanted, plans, weights):
+        for name, (now, away) in _compare_runs(graph, batch, arrays, wanted, plans, placed, weights):
             results = max(results, away)
             differences[name] = _join(differences[name], now)
         if with_float and not weights:
@@ -182,10 +186,11 @@ def verify(
 
 def _compare_runs(
     graph: InternalGraph, batch: int, arrays: Batch, wanted: Values, plans: Mapping[str, "_PlanRun"],
-    weights: Collection[str],
+    placed: Mapping[str, "_DeviceRun"], weights: Collection[str],
 ) -> Iterator[tuple[str, tuple[Difference, float]]]:  # fmt: skip
-    """For the eager run and each plan, its difference from the specification, and how far float results are away."""
-    runs = {"eager": eager(graph, arrays), **{name: plan.values(arrays) for name, plan in plans.items()}}
+    """For the eager runs and each plan, its difference from the specification, and how far float results are away."""
+    runs = {"eager": eager(graph, arrays), **{name: run.values(graph, arrays) for name, run in placed.items()}}
+    runs |= {name: plan.values(arrays) for name, plan in plans.items()}
     for name, got in runs.items():
         if weights:
             yield name, _compare_weights(graph, name, batch, wanted, got, weights)
@@ -305,6 +310,31 @@ def _join(first: Difference, then: Difference) -> Difference:
         return then
     largest = max(first.steps, then.steps)
     return Difference(first.run, largest, first.values + then.values, first.node, first.op, first.module, first.batch)
+
+
+class _DeviceRun:
+    """The eager run on another device, to which the constants of the network are copied once."""
+
+    def __init__(self, network: InternalGraph, device: str) -> None:
+        self.device = device
+        self.constants = {
+            expr.outputs[0].name: Tensor(expr.value, device=device)
+            for expr in network.exprs()
+            if isinstance(expr, Constant)
+        }
+
+    def values(self, graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
+        """Every value of the graph, by node name."""
+        values: Values = {}
+
+        def keep(node: Any, value: Tensor) -> Tensor:
+            placed = self.constants[node.name] if isinstance(node.expr, Constant) else value
+            values[node.name] = placed.numpy()
+            return placed
+
+        tensors = [Tensor(t, device=self.device) for t in as_tensors(inputs, graph)]
+        interpret(graph, tensors, on_value=keep)
+        return values
 
 
 class _PlanRun:
