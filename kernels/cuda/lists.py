@@ -5,6 +5,8 @@ from __future__ import annotations
 from megengine.kernels.cuda import (
     convolution,
     elementwise,
+    int_layers,
+    int_pointwise,
     moves,
     products,
 )
@@ -13,6 +15,8 @@ from megengine.kernels.kernel import Kernel
 _FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
     convolution.KERNELS,
     elementwise.KERNELS,
+    int_layers.KERNELS,
+    int_pointwise.KERNELS,
     moves.KERNELS,
     products.KERNELS,
 )

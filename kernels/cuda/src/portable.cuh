@@ -2,9 +2,13 @@
 // it thread by thread on a CPU (tests/helpers/cuda_on_cpu). Beside CUDA's own names a kernel may use:
 //
 //   KERNEL(name, parameters...), KERNEL_BOUNDS(name, threads, parameters...)    a kernel, with its most threads a block
+//   KERNEL_BLOCKS(name, threads, blocks, parameters...)    the same, with so many blocks at once on a multiprocessor
 //   SHARED(T, name, count), SHARED_DYNAMIC(T, name)    one-dimensional shared arrays, whose use tests check
 //   wide_load<W>(tile, i), wide_store(tile, i, w)    several elements of a shared array at once, aligned
 //   cp_async16(tile, i, src), cp_async_commit(), cp_async_wait<N>()    16 bytes to shared memory; there after the wait
+//   cp_async<BYTES>(tile, i, src)    the same for 4, 8 or 16 bytes
+//   ldmatrix_x4(r, tile, i)    four matrices of eight rows of 16 bytes: lane l gives row l % 8 of matrix l / 8, and gets in
+//     r[m] the word l % 4 of row l / 4 of matrix m
 //   dot4<T>(x, w, d)    d + four products; x holds four T (u8 or s8), w four s8
 //   mma_16x8x32<T>(d, a, b)    d[16 x 8] += a[16 x 32] * b[32 x 8] by one warp. g = lane / 4, t = lane % 4, four numbers a
 //     word along k: a (row, k): (g, 4t) (g + 8, 4t) (g, 4t + 16) (g + 8, 4t + 16); b (k, col): (4t, g) (4t + 16, g);
@@ -20,6 +24,8 @@ typedef signed char s8;
 #define COC_FN __device__ __forceinline__
 #define KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
 #define KERNEL_BOUNDS(name, threads, ...) extern "C" __global__ void __launch_bounds__(threads) name(__VA_ARGS__)
+#define KERNEL_BLOCKS(name, threads, blocks, ...) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(__VA_ARGS__)
 #define SHARED(T, name, count) __shared__ __align__(16) T name[count]
 #define SHARED_DYNAMIC(T, name)                                      \
     extern __shared__ __align__(16) unsigned char coc_dynamic[]; \
@@ -56,11 +62,27 @@ COC_FN int dot4(unsigned x, unsigned w, int d) {
         asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(d) : "r"(x), "r"(w));
     return d;
 }
+template <class S>
+COC_FN void ldmatrix_x4(unsigned (&r)[4], const S& tile, int i) {
+    const unsigned src = (unsigned)__cvta_generic_to_shared(&tile[i]);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(src)
+                 : "memory");
+}
 #if __CUDA_ARCH__ >= 800
 template <class S>
 COC_FN void cp_async16(S& tile, int i, const void* src) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(&tile[i]);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+}
+template <int BYTES, class S>
+COC_FN void cp_async(S& tile, int i, const void* src) {
+    const unsigned dst = (unsigned)__cvta_generic_to_shared(&tile[i]);
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(dst), "l"(src), "n"(BYTES) : "memory");
 }
 COC_FN void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
@@ -97,6 +119,15 @@ COC_FN void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], const unsigned (&
 template <class S>
 COC_FN void cp_async16(S& tile, int i, const void* src) {
     wide_store(tile, i, *reinterpret_cast<const int4*>(src));
+}
+template <int BYTES, class S>
+COC_FN void cp_async(S& tile, int i, const void* src) {
+    if constexpr (BYTES == 16)
+        wide_store(tile, i, *reinterpret_cast<const int4*>(src));
+    else if constexpr (BYTES == 8)
+        wide_store(tile, i, *reinterpret_cast<const int2*>(src));
+    else
+        wide_store(tile, i, *reinterpret_cast<const int*>(src));
 }
 COC_FN void cp_async_commit() {}
 template <int N>

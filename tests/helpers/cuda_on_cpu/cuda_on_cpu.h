@@ -34,6 +34,7 @@ typedef signed char s8;
 #define __restrict__ __restrict
 #define KERNEL_BOUNDS(name, threads, ...) static void name(__VA_ARGS__); \
     static const bool coc_added_##name = coc::add(#name, threads, &name); static void name(__VA_ARGS__)
+#define KERNEL_BLOCKS(name, threads, blocks, ...) KERNEL_BOUNDS(name, threads, __VA_ARGS__)
 #define KERNEL(name, ...) KERNEL_BOUNDS(name, 1024, __VA_ARGS__)
 #define SHARED(T, name, count) static char coc_key_##name; coc::Shared<T> name{&coc::region(&coc_key_##name, #name, sizeof(T), count)}
 #define SHARED_DYNAMIC(T, name) coc::Shared<T> name{&coc::region(nullptr, #name, sizeof(T), coc::dynamic_bytes / sizeof(T))}
@@ -50,7 +51,7 @@ COC_VECTOR(float, float) COC_VECTOR(int, int) COC_VECTOR(unsigned, uint) COC_VEC
 
 namespace coc {
 enum State { ready, at_barrier, at_warp, done };
-struct Copy { struct Region* to; long i; int line; const void* from; };
+struct Copy { struct Region* to; long i; int line; const void* from; size_t bytes; };
 struct Fiber {  // one CUDA thread
     uint3 index;
     unsigned id, mask, warp_syncs;
@@ -231,8 +232,8 @@ inline void sync_copies(size_t keep) {  // the copies of all but the `keep` youn
     const size_t last = f.groups[f.groups.size() - 1 - keep];
     for (size_t c = 0; c < last; c++) {
         const Copy& copy = f.copies[c];
-        memcpy(copy.to->memory + copy.i * copy.to->size, copy.from, 16);
-        for (size_t k = 0; k < 16 / copy.to->size; k++) copy.to->write(copy.i + k, copy.line);
+        memcpy(copy.to->memory + copy.i * copy.to->size, copy.from, copy.bytes);
+        for (size_t k = 0; k < copy.bytes / copy.to->size; k++) copy.to->write(copy.i + k, copy.line);
     }
     f.copies.erase(f.copies.begin(), f.copies.begin() + last), f.groups.erase(f.groups.begin(), f.groups.end() - keep);
     for (size_t& g : f.groups) g -= last;
@@ -399,11 +400,21 @@ template <class T> int dot4(unsigned x, unsigned w, int d) {
 inline int __dp4a(int a, int b, int c) { return dot4<s8>(unsigned(a), unsigned(b), c); }
 template <class W, class S> W wide_load(const S& tile, coc::At at) { W v; return memcpy(&v, tile.span(at, sizeof(W), false), sizeof(W)), v; }
 template <class W, class S> void wide_store(S& tile, coc::At at, W value) { memcpy(tile.span(at, sizeof(W), true), &value, sizeof(W)); }
-template <class S> void cp_async16(S& tile, coc::At at, const void* src) {
-    if (uintptr_t(src) % 16) coc::fail("line %d: cp_async16 from a misaligned address", at.line);
-    tile.span(at, 16, true);
-    for (size_t k = 0; k < 16 / tile.r->size; k++) tile.r->shadow[at.i + k].serial = 0;  // not there before the wait
-    coc::self->copies.push_back({tile.r, at.i, at.line, src});
+template <int BYTES, class S> void cp_async(S& tile, coc::At at, const void* src) {
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16);
+    if (uintptr_t(src) % BYTES) coc::fail("line %d: cp_async of %d bytes from a misaligned address", at.line, BYTES);
+    tile.span(at, BYTES, true);
+    for (size_t k = 0; k < BYTES / tile.r->size; k++) tile.r->shadow[at.i + k].serial = 0;  // not there before the wait
+    coc::self->copies.push_back({tile.r, at.i, at.line, src, BYTES});
+}
+template <class S> void cp_async16(S& tile, coc::At at, const void* src) { cp_async<16>(tile, at, src); }
+template <class S> void ldmatrix_x4(unsigned (&r)[4], const S& tile, coc::At at) {
+    struct Lane { const void* row; unsigned* r; } mine = {tile.span(at, 16, false), r};
+    coc::collective(~0u, "ldmatrix", at.line, &mine, [](void** lanes, unsigned) {
+        for (int l = 0; l < 32; l++)
+            for (int m = 0; m < 4; m++)
+                memcpy(static_cast<Lane*>(lanes[l])->r + m, static_cast<const char*>(static_cast<Lane*>(lanes[m * 8 + l / 4])->row) + l % 4 * 4, 4);
+    });
 }
 inline void cp_async_commit() { coc::self->groups.push_back(coc::self->copies.size()); }
 template <int N> void cp_async_wait() { coc::sync_copies(N); }

@@ -1,0 +1,354 @@
+"""Integer layers on a GPU: convolutions and linear layers, docs/integer-arithmetic.md bit for bit.
+
+Kernels take and give dense channels-last arrays, `layer_last`; the eager calls turn [N,C,H,W] into that and back.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType, known_quantized, storage_of
+from megengine.kernels.cuda import int_layout
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.int_constants import packed
+from megengine.kernels.cuda.int_layout import to_first, to_last
+from megengine.kernels.cuda.runtime import Runtime
+from megengine.kernels.cuda.sources import Program, program, type_name
+from megengine.kernels.kernel import EagerKernel, Kernel
+from megengine.kernels.problem import Problem
+
+_PROCESSORS = 132  # multiprocessors of an H100 or H200, for the choice of tiles
+_LAST_WARPS = 80  # compute capability from which tensor cores take 8-bit numbers in products of depth 32
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a block of the tensor-core kernel computes; `speed` is relative, of a multiprocessor full of such blocks."""
+
+    pixels: int
+    channels: int
+    warp_pixels: int
+    stages: int
+    speed: float
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.pixels // self.warp_pixels * (self.channels // 32) * 32
+
+    @property
+    def shared(self) -> int:
+        """Bytes of a block: below 48 KiB, which need no permission."""
+        return self.stages * (self.pixels + self.channels) * 64
+
+
+TILES = (
+    Tile(128, 128, 64, 3, 1.0),
+    Tile(128, 64, 32, 4, 0.85),
+    Tile(64, 64, 32, 4, 0.7),
+    Tile(128, 32, 32, 4, 0.6),
+    Tile(32, 32, 16, 4, 0.35),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A layer as a convolution; a linear layer has windows of one pixel, and its rows are pixels."""
+
+    size: tuple[int, int, int, int]  # images, height, width, channels
+    given: int  # channels of the result
+    output: tuple[int, int]
+    window: tuple[int, int]
+    stride: tuple[int, int]
+    begin: tuple[int, int]  # padding above and to the left
+    dilation: tuple[int, int]
+    groups: int
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the result, of all images."""
+        return self.size[0] * math.prod(self.output)
+
+    @property
+    def taps(self) -> int:
+        """Pixels of a window."""
+        return math.prod(self.window)
+
+    @property
+    def taken(self) -> int:
+        """Channels of x that a result reads."""
+        return self.size[3] // self.groups
+
+    @property
+    def of_group(self) -> int:
+        """Channels of the result in a group."""
+        return self.given // self.groups
+
+
+@functools.lru_cache(maxsize=4096)
+def geometry(problem: Problem) -> Geometry:
+    """The layer of a problem of qconv2d or qlinear."""
+    x, w = problem.inputs[:2]
+    if problem.op == "qlinear":
+        ones = (1, 1)
+        rows = math.prod(x.shape[:-1])
+        return Geometry((rows, 1, 1, x.shape[-1]), w.shape[0], ones, ones, ones, (0, 0), ones, 1)
+    a, (n, c, height, width) = problem.attrs, x.shape
+    (top, _), (left, _) = a.padding
+    out = problem.outputs[0].shape
+    begin = (int(top), int(left))
+    pairs = (tuple(map(int, v)) for v in (out[2:], w.shape[2:], a.stride, begin, a.dilation))
+    return Geometry((n, height, width, c), w.shape[0], *pairs, int(a.groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a layer is computed: the kernel, and how its weights are packed."""
+
+    kernel: str
+    channels: int  # of x in a group, as the kernel has them
+    joined: int = 1  # groups of the layer that are one group of the kernel
+    padded: int = 0  # channels of a tap in the packed weights
+    rows: int = 0  # channels of y in a group, filled up
+    depth: int = 0  # of the packed weights
+    grain: int = 16
+    tile: Tile | None = None
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def _grain(*sizes: int) -> int:
+    """Bytes that may be copied at once: what divides all sizes."""
+    return next((n for n in (16, 8, 4) if all(size % n == 0 for size in sizes)), 0)
+
+
+def _joined(g: Geometry) -> int:
+    """How many groups are computed as one by tensor cores: they read zeros for what a channel does not take."""
+
+    def cost(joined: int) -> float:
+        depth, rows = _up(g.taken * joined * g.taps, 64), _up(g.of_group * joined, 32)
+        return g.groups // joined * depth * rows * (1 if g.taken * joined % 16 == 0 else 1.25)
+
+    most = max(1, 256 // max(g.taken, 1))
+    fitting = [j for j in range(1, min(g.groups, most) + 1) if g.groups % j == 0 and g.taken * j % 4 == 0]
+    return min(fitting, key=cost, default=0)
+
+
+def best_tile(pixels: int, channels: int, groups: int) -> Tile:
+    """The tile whose blocks are estimated to end first."""
+
+    def time(tile: Tile) -> float:
+        blocks = -(-pixels // tile.pixels) * -(-channels // tile.channels) * groups
+        return -(-blocks // _PROCESSORS) * tile.pixels * tile.channels / tile.speed
+
+    return min(TILES, key=time)
+
+
+def _tensor_cores(g: Geometry, pitch: int) -> Form | None:
+    """How tensor cores compute a layer of 8-bit x, or None if they cannot."""
+    joined = _joined(g) if g.groups > 1 else 1
+    channels = _up(g.taken, 4) if g.groups == 1 else g.taken * joined
+    grain = _grain(channels, pitch)
+    if not joined or not grain or channels * (g.groups // joined) > pitch or g.groups // joined > 65535 or not channels:
+        return None
+    rows = _up(g.of_group * joined, 32)
+    tile = best_tile(g.pixels, g.of_group * joined, g.groups // joined)
+    return Form("cuda_conv_mma", channels, joined, channels, rows, _up(channels * g.taps, 64), grain, tile)
+
+
+@functools.lru_cache(maxsize=4096)
+def form_of(g: Geometry, itemsize: int, pitch: int, architecture: int) -> Form:
+    """The fastest form of a layer whose x has so many bytes a number, and `pitch` channels in memory."""
+    depthwise = g.taken == 1 and g.given == g.groups
+    if itemsize == 1 and depthwise and g.given % 4 == 0 and pitch % 4 == 0:
+        return Form("cuda_depthwise", 1, rows=g.given)
+    if itemsize == 1 and architecture >= _LAST_WARPS:
+        found = _tensor_cores(g, pitch)
+        if found is not None:
+            return found
+    filled = _up(g.taken, 4)
+    channels = filled if g.groups == 1 and pitch >= filled else g.taken
+    tiles = g.of_group >= 16 and g.groups <= 65535
+    padded = _up(channels, 4)
+    return Form("cuda_conv_tiles" if tiles else "cuda_conv_each", channels, 1, padded, g.of_group, padded * g.taps)
+
+
+# ---------------------------------------------------------------- weights
+
+
+def _pack(g: Geometry, form: Form, z_x: int, w: DeviceArray, b: DeviceArray, M: DeviceArray, B: DeviceArray) -> Any:
+    """Packed weights, and b, M and B of their rows."""
+    runtime, unit = w.runtime, program("int_pack.cu")
+    whole = w.view(np.int8)
+    groups = g.groups // form.joined
+    if form.kernel == "cuda_depthwise":
+        weights = runtime.empty((g.taps, g.given), np.int8)
+        counts = (np.int32(g.taps), np.int32(g.given), np.int64(weights.size))
+        runtime.each(unit, "cuda_pack_depthwise", weights.size, (whole, weights, *counts))
+        groups, of_group = 1, g.given
+    else:
+        weights = runtime.empty((groups, form.rows, form.depth), np.int8)
+        sizes = (g.of_group, g.taken, g.taps, form.joined, form.padded, form.rows, form.depth, form.tile is not None)
+        arguments = (whole, weights, *map(np.int32, sizes), np.int64(weights.size))
+        runtime.each(unit, "cuda_pack", weights.size, arguments)
+        of_group = g.of_group * form.joined
+    places = groups * form.rows
+    channels = tuple(runtime.empty((places,), t) for t in (np.int32, np.float32, np.float32))
+    sizes = (z_x, of_group, form.rows, g.taken * g.taps)
+    arguments = (whole, b, M, B, *channels, *map(np.int32, sizes), np.int64(places))
+    runtime.launch(unit, "cuda_pack_channels", -(-places // 8), 256, arguments)
+    return weights, *channels
+
+
+# ---------------------------------------------------------------- launches
+
+
+def _stored(dtype: Any) -> np.dtype:
+    """How kernels see results and residuals: those of 8 bits as unsigned, whatever their sign."""
+    storage = storage_of(dtype)
+    return np.dtype(np.uint8) if storage.itemsize == 1 else storage
+
+
+def _program(form: Form, x: Any, out: Any, residual: Any, *, eights: bool) -> Program:
+    types = {"XT": type_name(storage_of(x)), "OUT": type_name(_stored(out)), "RT": type_name(_stored(residual))}
+    if form.kernel == "cuda_depthwise":
+        return program("int_depthwise.cu", ACROSS=4, **types)
+    if form.tile is None:
+        wide = storage_of(x).itemsize > 1
+        return program("int_direct.cu", ACC="i64" if wide else "int", BYTES=int(not wide), **types)
+    tile = form.tile
+    sizes = {"BLOCK_M": tile.pixels, "BLOCK_N": tile.channels, "WARP_M": tile.warp_pixels, "STAGES": tile.stages}
+    return program("int_gemm.cu", GRAIN=form.grain, EIGHTS=int(eights), **sizes, **types)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """All of a launch but its arrays: arguments behind x, weights, b, M, B, residual and y."""
+
+    program: Program
+    kernel: str
+    grid: tuple[int, ...]
+    block: int
+    arguments: tuple[Any, ...]
+    shared: int = 0
+
+
+def _window(g: Geometry, pitch: int) -> tuple[int, ...]:
+    _, height, width, _ = g.size
+    return (height, width, pitch, *g.output, *g.window, *g.stride, *g.begin, *g.dilation)
+
+
+def _output(problem: Problem) -> tuple[Any, ...]:
+    a, dtype = problem.attrs, problem.attrs.dtype
+    z_y = dtype.zero_point if isinstance(dtype, QuantizedDType) else 0
+    residual = known_quantized(problem.inputs[5].dtype) if len(problem.inputs) > 5 else None
+    z_r, signed = (residual.zero_point, residual.storage.kind == "i") if residual else (0, False)
+    return (*map(np.float32, (a.ratio, a.lo, a.hi)), *map(np.int32, (z_r, z_y, signed)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _launch(problem: Problem, form: Form, pitch: int) -> Launch:
+    g, x = geometry(problem), known_quantized(problem.inputs[0].dtype)
+    residual = problem.inputs[5].dtype if len(problem.inputs) > 5 else x
+    unit = _program(form, x, problem.outputs[0].dtype, residual, eights=g.of_group * form.joined % 8 == 0)
+    tail = (*map(np.int32, _window(g, pitch)), *_output(problem))
+    z, groups, of_group = x.zero_point, g.groups // form.joined, g.of_group * form.joined
+    if form.kernel == "cuda_depthwise":
+        rows = g.size[0] * g.output[0]
+        arguments = (np.int32(g.given), np.int32(z), np.int64(rows), *tail)
+        threads = rows * -(-g.output[1] // 4) * (g.given // 4)
+        return Launch(unit, form.kernel, (min(-(-threads // 256), 1 << 20),), 256, arguments)
+    if form.tile is None:
+        sizes = map(np.int32, (groups, form.channels, of_group, form.rows, form.padded, z))
+        tiles = (-(-g.pixels // 64), -(-of_group // 64), groups)
+        each = (min(-(-g.pixels * g.given // 256), 1 << 20),)
+        grid = tiles if form.kernel == "cuda_conv_tiles" else each
+        return Launch(unit, form.kernel, grid, 256, (*sizes, np.int64(g.pixels), *tail))
+    tile, across = form.tile, -(-of_group // form.tile.channels)
+    sizes = map(np.int32, (groups, form.channels, of_group, form.rows, form.depth, z))
+    grid = (-(-g.pixels // tile.pixels) * across, 1, groups)
+    arguments = (*sizes, np.int64(g.pixels), np.int32(across), *tail)
+    return Launch(unit, form.kernel, grid, tile.threads, arguments, tile.shared)
+
+
+def layer_last(problem: Problem, form: Form, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
+    """A layer of x [N,H,W,pitch]: w, b, M, B as the op has them, perhaps a residual [N,H,W,O] -> y [N,H,W,O].
+
+    `pitch` is the channels of x or more; what lies in channels beyond does not matter. Rows of a linear layer are
+    pixels: x is [rows,1,1,K].
+    """
+    g, runtime = geometry(problem), x.runtime
+    z_x = known_quantized(problem.inputs[0].dtype).zero_point
+    w, b, M, B = more[:4]
+    folded = z_x if x.dtype.itemsize == 1 else 0
+    kept = packed((w, b, M, B), (g, form, folded), lambda: _pack(g, form, folded, w, b, M, B))
+    out = storage_of(problem.outputs[0].dtype)
+    y = runtime.empty((g.size[0], *g.output, g.given), out)
+    launch = _launch(problem, form, x.shape[3])
+    residual = None if len(more) < 5 else more[4].view(_stored(problem.inputs[5].dtype))
+    arrays = (x, *kept, residual, y.view(_stored(problem.outputs[0].dtype)))
+    runtime.launch(launch.program, launch.kernel, launch.grid, launch.block, (*arrays, *launch.arguments), launch.shared)
+    return y
+
+
+def default_form(problem: Problem, runtime: Runtime, pitch: int) -> Form:
+    """The form in which a device computes a layer whose x has `pitch` channels in memory."""
+    x = known_quantized(problem.inputs[0].dtype)
+    return form_of(geometry(problem), x.itemsize, pitch, runtime.architecture)
+
+
+def conv_last(problem: Problem, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
+    """`layer_last` in the form that is fastest."""
+    return layer_last(problem, default_form(problem, x.runtime, x.shape[3]), x, *more)
+
+
+def useful_pitch(problem: Problem) -> int:
+    """How many channels x should have in memory: a multiple of four, which kernels read as words."""
+    g = geometry(problem)
+    return _up(g.size[3], 4) if g.groups == 1 else g.size[3]
+
+
+def _conv(problem: Problem, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
+    if not problem.outputs[0].size:
+        return x.runtime.empty(problem.outputs[0].shape, storage_of(problem.outputs[0].dtype))
+    moved = (*more[:4], *map(to_last, more[4:]))
+    return to_first(conv_last(problem, to_last(x, useful_pitch(problem)), *moved))
+
+
+def _linear(problem: Problem, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
+    out = problem.outputs[0]
+    if not out.size:
+        return x.runtime.empty(out.shape, storage_of(out.dtype))
+    g = geometry(problem)
+    return conv_last(problem, x.reshape(g.size), *more).reshape(out.shape)
+
+
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "qconv2d": (EagerKernel("cuda_qconv2d", _conv),),
+    "qlinear": (EagerKernel("cuda_qlinear", _linear),),
+}
+
+
+def programs() -> Iterator[Program]:
+    """The programs of 8-bit and 16-bit layers in all forms, with residuals of the type of the results."""
+    yield from int_layout.programs()
+    yield program("int_pack.cu")
+    u8, s8, s16, real = (np.dtype(t) for t in (np.uint8, np.int8, np.int16, np.float32))
+    for x in (u8, s8):
+        for out in (u8, real):
+            yield _program(Form("cuda_depthwise", 1), x, out, u8, eights=True)
+            yield _program(Form("cuda_conv_tiles", 1), x, out, u8, eights=True)
+            for tile in TILES:
+                yield _program(Form("cuda_conv_mma", 16, tile=tile), x, out, u8, eights=True)
+        for grain in (4, 8):
+            yield _program(Form("cuda_conv_mma", 16, grain=grain, tile=TILES[0]), x, u8, u8, eights=False)
+    for out in (u8, s16, real):
+        yield _program(Form("cuda_conv_tiles", 1), s16, out, s16, eights=True)

@@ -1,0 +1,53 @@
+"""Channels-last integer arrays on a GPU: a dense [N,H,W,C] from a dense [N,C,H,W], and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.sources import Program, program, type_name
+
+_UNSIGNED = {n: np.dtype(f"u{n}") for n in (1, 2, 4)}
+
+
+def _program(element: np.dtype) -> Program:
+    return program("int_layout.cu", ELEMENT=type_name(element))
+
+
+def _turned(x: DeviceArray, images: int, rows: int, columns: int, pitch: int, filling: int) -> DeviceArray:
+    """Images [rows, columns] as [columns, pitch]."""
+    element = _UNSIGNED[x.dtype.itemsize]
+    y = x.runtime.empty((images, columns, pitch), x.dtype)
+    tiles = -(-columns // 32) * -(-pitch // 32)
+    value = np.array(filling, x.dtype).view(element)[()]
+    sizes = map(np.int64, (rows, columns, pitch))
+    arguments = (x.view(element), y.view(element), *sizes, value, np.int64(images))
+    x.runtime.launch(_program(element), "cuda_turn", (tiles, min(images, 65535)), 256, arguments)
+    return y
+
+
+def to_last(x: DeviceArray, pitch: int | None = None, filling: int = 0) -> DeviceArray:
+    """[N,C,H,W] -> [N,H,W,pitch], where channels from C to `pitch` are the number `filling`."""
+    n, c, *space = x.shape
+    pitch = c if pitch is None else pitch
+    pixels = math.prod(space)
+    if pitch == c and (c == 1 or pixels == 1):
+        return x.reshape((n, *space, c))
+    return _turned(x, n, c, pixels, pitch, filling).reshape((n, *space, pitch))
+
+
+def to_first(x: DeviceArray) -> DeviceArray:
+    """[N,H,W,C] -> [N,C,H,W]."""
+    n, *space, c = x.shape
+    pixels = math.prod(space)
+    if c == 1 or pixels == 1:
+        return x.reshape((n, c, *space))
+    return _turned(x, n, pixels, c, pixels, 0).reshape((n, c, *space))
+
+
+def programs() -> Iterator[Program]:
+    """Every program that the functions of this file launch."""
+    yield from map(_program, _UNSIGNED.values())

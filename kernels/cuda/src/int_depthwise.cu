@@ -1,0 +1,48 @@
+// Depthwise integer convolution, channels last, of a multiple of four channels: four neighbours a thread, in ACROSS columns.
+// XT: u8 or s8; OUT, RT: types of results and residuals, u8 for both kinds of 8 bits. Weights [taps, channels].
+#include "integer.cuh"
+
+KERNEL(cuda_depthwise, const XT* x, const s8* weights, const int* b, const float* M, const float* B, const RT* residual, OUT* y,
+       int channels, int z_x, i64 rows, WINDOW_PARAMETERS, OUTPUT_PARAMETERS) {
+    const Window v = WINDOW;
+    const Output out = OUTPUT;
+    const int quads = channels / 4, strips = (v.ow + ACROSS - 1) / ACROSS;
+    FOR_EACH(i, rows * strips * quads) {
+        const int c = (int)(i % quads) * 4, column = (int)(i / quads % strips) * ACROSS;
+        const i64 row = i / quads / strips;  // of all images
+        const int top = (int)(row % v.oh) * v.sy - v.py, left = column * v.sx - v.px;
+        const XT* image = x + row / v.oh * v.h * v.w * v.pitch + c;
+        int acc[ACROSS][4] = {};
+        for (int r = 0; r < v.kh; r++) {
+            const int iy = top + r * v.dy;
+            const bool inside = iy >= 0 && iy < v.h;
+            for (int s = 0; s < v.kw; s++) {
+                const Four<s8> factors = *(const Four<s8>*)(weights + (i64)(r * v.kw + s) * channels + c);
+#pragma unroll
+                for (int k = 0; k < ACROSS; k++) {
+                    const int ix = left + k * v.sx + s * v.dx;
+                    Four<XT> numbers = {{(XT)z_x, (XT)z_x, (XT)z_x, (XT)z_x}};
+                    if (inside && ix >= 0 && ix < v.w) numbers = *(const Four<XT>*)(image + (i64)(iy * v.w + ix) * v.pitch);
+#pragma unroll
+                    for (int e = 0; e < 4; e++) acc[k][e] += (int)numbers.v[e] * (int)factors.v[e];
+                }
+            }
+        }
+        const Four<int> bs = *(const Four<int>*)(b + c);
+        const Four<float> Ms = *(const Four<float>*)(M + c), Bs = *(const Four<float>*)(B + c);
+#pragma unroll
+        for (int k = 0; k < ACROSS; k++) {
+            if (column + k >= v.ow) break;
+            const i64 at = (row * v.ow + column + k) * channels + c;
+            Four<OUT> results;
+            Four<RT> r;
+            if (residual) r = *(const Four<RT>*)(residual + at);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float t = scaled(acc[k][e], bs.v[e], Ms.v[e], Bs.v[e]);
+                results.v[e] = out.of<OUT>(residual ? out.with(t, r.v[e]) : t);
+            }
+            *(Four<OUT>*)(y + at) = results;
+        }
+    }
+}

@@ -1,0 +1,17 @@
+// Channels last and back: each image is [rows, columns] -> [columns, pitch], the places from `rows` to `pitch` filled.
+// ELEMENT: an unsigned type of the size of the numbers. 32 x 32 numbers a block; y of the grid: images.
+KERNEL_BOUNDS(cuda_turn, 256, const ELEMENT* x, ELEMENT* y, i64 rows, i64 columns, i64 pitch, ELEMENT filling, i64 images) {
+    SHARED(ELEMENT, tile, 32 * 33);
+    const i64 tiles = (columns + 31) / 32, first = blockIdx.x % tiles * 32, top = blockIdx.x / tiles * 32;
+    const int across = threadIdx.x % 32, down = threadIdx.x / 32;
+    for (i64 image = blockIdx.y; image < images; image += gridDim.y) {
+        for (int i = down; i < 32; i += 8) {
+            const bool inside = top + i < rows && first + across < columns;
+            tile[i * 33 + across] = inside ? x[(image * rows + top + i) * columns + first + across] : filling;
+        }
+        __syncthreads();
+        for (int i = down; i < 32; i += 8)
+            if (first + i < columns && top + across < pitch) y[(image * columns + first + i) * pitch + top + across] = tile[across * 33 + i];
+        __syncthreads();
+    }
+}
