@@ -11,7 +11,7 @@ SEED ?= 1
 # tests in as many processes as there are cores; four take up to 10 GB of memory
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: api demo fuzz fuzz-calls megengine onnx-suite test test-slow lint format clean setup stubs wheel
+.PHONY: api demo fuzz fuzz-calls megengine onnx-suite test test-cuda test-slow lint format clean setup stubs wheel
 
 setup: $(VENV)/.installed
 
@@ -36,10 +36,14 @@ demo: setup
 	$(BIN)/mge-quantize demo -o demo-out/report.html
 
 test: setup
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not cuda"
 
 test-slow: setup
 	$(PYTEST) -m slow
+
+# all that is checked and measured on a GPU, and a report in gpu-report/: make test-cuda PARTS="contract bench"
+test-cuda: setup
+	$(BIN)/python tests/cuda/run.py $(PARTS)
 
 # damaged files of every kind: make fuzz FUZZ=1000 SEED=7
 fuzz: setup

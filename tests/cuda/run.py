@@ -1,0 +1,161 @@
+"""All that is checked and measured on a GPU, by one command: `make test-cuda`, or python tests/cuda/run.py [PART ...]
+
+Parts: contract (ops against references, gradients, errors), networks (zoo: float, plans, integers), training (curve,
+memory, asynchrony), bench (bench/cuda.py). The report is left in a folder:
+report.json, report.txt, and what each part printed. Without a GPU parts are skipped, and the report says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import importlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import pkgutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = {"contract": "test_contract.py", "networks": "test_networks.py", "training": "test_training.py"}
+PARTS = (*TESTS, "bench")
+
+
+def _compile(name: str, architecture: int, part: int, parts: int) -> int:
+    """Compile every `parts`-th program of a family into the cache; how many."""
+    from megengine.kernels.cuda.compiler import cubin
+
+    module = importlib.import_module(f"megengine.kernels.cuda.{name}")
+    programs = list(dict.fromkeys(module.programs()))[part::parts]
+    for one in programs:
+        cubin(one, architecture)
+    return len(programs)
+
+
+def _families() -> list[str]:
+    package = importlib.import_module("megengine.kernels.cuda")
+    names = [m.name for m in pkgutil.iter_modules(package.__path__)]
+    return [n for n in names if hasattr(importlib.import_module(f"megengine.kernels.cuda.{n}"), "programs")]
+
+
+def compile_kernels(architecture: int) -> dict[str, Any]:
+    """All programs, in all processors: tests then wait for no compiler."""
+    begin, parts = time.perf_counter(), os.cpu_count() or 1
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(parts, mp_context=context) as pool:
+        jobs = [pool.submit(_compile, n, architecture, i, parts) for n in _families() for i in range(parts)]
+        count = sum(job.result() for job in jobs)
+    return {"programs": count, "seconds": round(time.perf_counter() - begin, 1)}
+
+
+def machine() -> dict[str, Any]:
+    """The GPU, the driver, and the versions of what is used; `missing` says why there is none."""
+    from megengine.kernels import cuda
+
+    found: dict[str, Any] = {"python": sys.version.split()[0], "missing": cuda.unavailable_reason()}
+    for name in ("numpy", "cupy", "torch", "onnxruntime", "cudnn"):
+        try:
+            found[name] = importlib.import_module(name).__version__
+        except Exception as exc:  # a library that does not load is something to report
+            found[name] = f"{type(exc).__name__}: {exc}"[:200]
+    if found["missing"] is None:
+        import cupy
+
+        properties = cupy.cuda.runtime.getDeviceProperties(0)
+        found |= {"name": properties["name"].decode(), "capability": f"{properties['major']}.{properties['minor']}"}
+        found |= {"driver": cupy.cuda.runtime.driverGetVersion(), "runtime": cupy.cuda.runtime.runtimeGetVersion()}
+    return found
+
+
+def run_tests(part: str, out: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Counts and the texts of failures of one file of tests."""
+    xml = out / f"{part}.xml"
+    command = [sys.executable, "-m", "pytest", str(ROOT / "tests/cuda" / TESTS[part]), "-q", "--tb=short", "-rs"]
+    command += ["-p", "no:cacheprovider", f"--junitxml={xml}"]
+    if importlib.util.find_spec("xdist") and part != "training":
+        command += ["-n", str(options.processes), "--dist", "worksteal"]
+    if options.only:
+        command += ["-k", options.only]
+    with (out / f"{part}.log").open("w") as log:
+        try:
+            status = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, timeout=options.limit)
+            code: Any = status.returncode
+        except subprocess.TimeoutExpired:
+            code = f"ended after {options.limit} s"
+    return {"exit": code, **(_counted(xml) if xml.exists() else {})}
+
+
+def _counted(xml: Path) -> dict[str, Any]:
+    suite = ElementTree.parse(xml).getroot()[0]
+    found: dict[str, Any] = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
+    failures = {}
+    for case in suite.iter("testcase"):
+        for kind in ("failure", "error"):
+            if (node := case.find(kind)) is not None:
+                failures[case.get("name", "?")] = (node.get("message") or node.text or "")[:400]
+    return found | {"failed": failures}
+
+
+def run_bench(out: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What bench/cuda.py measures."""
+    file = out / "bench.json"
+    command = [sys.executable, str(ROOT / "bench/cuda.py"), "--json", str(file), *options.bench.split()]
+    with (out / "bench.log").open("w") as log:
+        try:
+            code: Any = subprocess.run(
+                command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, timeout=options.limit
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = f"ended after {options.limit} s"
+    return {"exit": code, "measured": json.loads(file.read_text()) if file.exists() else None}
+
+
+def text_of(report: dict[str, Any]) -> str:
+    """The report as lines."""
+    lines = [f"{key}: {value}" for key, value in report["machine"].items()]
+    for part, found in report["parts"].items():
+        counts = ", ".join(f"{key} {found[key]}" for key in found if key not in ("failed", "measured"))
+        lines.append(f"{part}: {counts}")
+        lines += [
+            f"  FAILED {name}: {' '.join(words.split())[:240]}" for name, words in found.get("failed", {}).items()
+        ]
+        lines += [f"  {name}: {value}" for name, value in (found.get("measured") or {}).items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run the parts; 0 if nothing failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all without a name")
+    parser.add_argument("--out", type=Path, default=ROOT / "gpu-report")
+    parser.add_argument("--processes", type=int, default=min(8, os.cpu_count() or 1), help="processes of tests")
+    parser.add_argument("--limit", type=int, default=600, help="seconds of a part")
+    parser.add_argument("--only", default="", help="pytest's -k: names of tests")
+    parser.add_argument("--bench", default="", help="words for bench/cuda.py")
+    parser.add_argument("--no-compile", action="store_true", help="do not compile all kernels first")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"unknown parts {sorted(unknown)}; expected some of {', '.join(PARTS)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    report: dict[str, Any] = {"machine": machine(), "parts": {}}
+    if report["machine"]["missing"] is None and not options.no_compile:
+        architecture = int(report["machine"]["capability"].replace(".", ""))
+        report["parts"]["compile"] = compile_kernels(architecture)
+    for part in options.parts or PARTS:
+        begin = time.perf_counter()
+        found = run_bench(options.out, options) if part == "bench" else run_tests(part, options.out, options)
+        report["parts"][part] = found | {"seconds": round(time.perf_counter() - begin, 1)}
+        (options.out / "report.json").write_text(json.dumps(report, indent=1))
+        (options.out / "report.txt").write_text(text_of(report))
+    print(text_of(report))
+    return int(any(found.get("exit") not in (0, None) for found in report["parts"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
