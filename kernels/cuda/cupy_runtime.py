@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import DeviceError
+from megengine.kernels import _core
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.compiler import cubin
 from megengine.kernels.cuda.runtime import Runtime, provide
 from megengine.kernels.cuda.sources import Program
 
 OLDEST = 75  # sm_75, Turing: the oldest that CUDA 13 compiles for
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permission
 
 
@@ -95,12 +97,16 @@ class CupyRuntime(Runtime):
                 f"device {name!r} is not usable: it has compute capability {self.architecture / 10}; expected "
                 f"{OLDEST / 10} or more; use cpu0, the processor"
             )
-        self._functions: dict[tuple[Program, str], Any] = {}
+        self._functions: dict[tuple[Program, str], int] = {}  # handles
         self._modules: dict[Program, Any] = {}
+        self._launcher = _core.CudaLauncher("libcuda.so.1")
+        self._alone = count == 1
         self._counts = _Counts()
         self._peak_reserved = 0
 
     def _select(self) -> None:
+        if self._alone:
+            return
         runtime = self._cupy.cuda.runtime
         if runtime.getDevice() != self.index:
             runtime.setDevice(self.index)
@@ -148,7 +154,7 @@ class CupyRuntime(Runtime):
         stream = self._cupy.cuda.get_current_stream()
         self._cupy.cuda.runtime.memsetAsync(array.address, 0, array.nbytes, stream.ptr)
 
-    def _function(self, program: Program, kernel: str, shared: int) -> Any:
+    def _function(self, program: Program, kernel: str, shared: int) -> int:
         module = self._modules.get(program)
         if module is None:
             module = self._cupy.cuda.function.Module()
@@ -158,7 +164,7 @@ class CupyRuntime(Runtime):
         if shared > _PLAIN_SHARED:
             attribute = self._cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._cupy.cuda.driver.funcSetAttribute(found.ptr, attribute, shared)
-        return found
+        return found.ptr
 
     def start(
         self,
@@ -174,9 +180,17 @@ class CupyRuntime(Runtime):
         function = self._functions.get(key)
         if function is None or shared > _PLAIN_SHARED:
             function = self._functions[key] = self._function(program, kernel, shared)
-        function(
-            grid, block, [a.address if type(a) is DeviceArray else 0 if a is None else a for a in arguments], shared
-        )
+        stream = self._cupy.cuda.get_current_stream().ptr
+        failed = self._launcher(function, grid, block, shared, stream, arguments)
+        if failed == _NO_CONTEXT:  # the first call of this thread
+            self._cupy.cuda.runtime.setDevice(self.index)
+            self._cupy.cuda.runtime.free(0)
+            failed = self._launcher(function, grid, block, shared, stream, arguments)
+        if failed:
+            raise DeviceError(
+                f"{program.file}: {kernel} was not launched on {self.name}: CUDA error {failed} "
+                f"(grid {grid}, block {block}, {shared} bytes of shared memory)"
+            )
 
     def wait(self) -> None:
         self._select()

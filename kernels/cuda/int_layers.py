@@ -295,7 +295,9 @@ def layer_last(problem: Problem, form: Form, x: DeviceArray, *more: DeviceArray)
     launch = _launch(problem, form, x.shape[3])
     residual = None if len(more) < 5 else more[4].view(_stored(problem.inputs[5].dtype))
     arrays = (x, *kept, residual, y.view(_stored(problem.outputs[0].dtype)))
-    runtime.launch(launch.program, launch.kernel, launch.grid, launch.block, (*arrays, *launch.arguments), launch.shared)
+    runtime.launch(
+        launch.program, launch.kernel, launch.grid, launch.block, (*arrays, *launch.arguments), launch.shared
+    )
     return y
 
 

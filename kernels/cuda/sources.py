@@ -50,9 +50,9 @@ def headers_of(text: str) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A source file with macros, or a generated text: what is compiled as one unit.
+    """A source file with macros, or a generated text: what is compiled as one unit. Who makes one keeps it.
 
     Names of macros have two letters or more, since headers have parameters of one.
     `exact` is false where the compiler may join a product and a sum into one operation that rounds once.

@@ -6,6 +6,7 @@ namespace mge {
 
 void bind_along(nanobind::module_& m);
 void bind_counting(nanobind::module_& m);
+void bind_cuda(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
 void bind_executor(nanobind::module_& m);
 void bind_flat(nanobind::module_& m);
@@ -31,6 +32,7 @@ void bind_update(nanobind::module_& m);
 inline void bind_all(nanobind::module_& m) {
     bind_along(m);
     bind_counting(m);
+    bind_cuda(m);
     bind_elementwise(m);
     bind_executor(m);
     bind_flat(m);

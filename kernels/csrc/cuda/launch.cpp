@@ -1,0 +1,96 @@
+// Launches of CUDA kernels without Python between: arguments go from objects into the driver's array of
+// pointers.
+#include <dlfcn.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "runtime/bind.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+constexpr std::size_t kMostArguments = 96, kMostBytes = 16;
+
+using LaunchKernel = int (*)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                             void* stream, void** arguments, void** extra);
+
+struct Size3 {
+    std::array<unsigned, 3> n{1, 1, 1};
+    explicit Size3(const nb::tuple& lengths) {
+        const std::size_t count = nb::len(lengths);
+        if (count < 1 || count > 3) throw std::invalid_argument("a grid or block has one to three lengths");
+        for (std::size_t i = 0; i < count; ++i) n[i] = nb::cast<unsigned>(lengths[i]);
+    }
+};
+
+// The driver's library, loaded at run time: there is none on most machines.
+class Launcher {
+  public:
+    explicit Launcher(const std::string& library) {
+        void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+        if (!handle) throw std::runtime_error(dlerror());
+        launch_ = reinterpret_cast<LaunchKernel>(dlsym(handle, "cuLaunchKernel"));
+        if (!launch_) throw std::runtime_error(library + " has no cuLaunchKernel");
+    }
+
+    // Arguments are arrays (objects with an attribute `address`), None for a null pointer, and NumPy scalars.
+    int operator()(std::uint64_t function, const nb::tuple& grid, const nb::tuple& block, unsigned shared,
+                   std::uint64_t stream, const nb::tuple& arguments) const {
+        const std::size_t count = nb::len(arguments);
+        if (count > kMostArguments) throw std::invalid_argument("a kernel takes at most 96 arguments");
+        alignas(kMostBytes) std::array<std::array<std::byte, kMostBytes>, kMostArguments> values;
+        std::array<void*, kMostArguments> pointers;
+        for (std::size_t i = 0; i < count; ++i) {
+            store(PyTuple_GET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i)), values[i].data());
+            pointers[i] = values[i].data();
+        }
+        const Size3 blocks(grid), threads(block);
+        return launch_(reinterpret_cast<void*>(function), blocks.n[0], blocks.n[1], blocks.n[2], threads.n[0],
+                       threads.n[1], threads.n[2], shared, reinterpret_cast<void*>(stream), pointers.data(),
+                       nullptr);
+    }
+
+  private:
+    static void store(PyObject* value, std::byte* to) {
+        static PyObject* name = PyUnicode_InternFromString("address");
+        std::uint64_t address = 0;
+        if (value != Py_None && !PyObject_CheckBuffer(value)) {
+            const nb::object found = nb::steal(PyObject_GetAttr(value, name));
+            if (!found.is_valid()) throw nb::python_error();
+            address = PyLong_AsUnsignedLongLong(found.ptr());
+            if (PyErr_Occurred()) throw nb::python_error();
+        } else if (value != Py_None) {
+            Py_buffer view;
+            if (PyObject_GetBuffer(value, &view, PyBUF_SIMPLE) < 0) throw nb::python_error();
+            const bool fits = view.len > 0 && view.len <= static_cast<Py_ssize_t>(kMostBytes);
+            if (fits) std::memcpy(to, view.buf, static_cast<std::size_t>(view.len));
+            PyBuffer_Release(&view);
+            if (!fits) throw std::invalid_argument("a scalar argument has at most 16 bytes");
+            return;
+        }
+        std::memcpy(to, &address, sizeof address);
+    }
+
+    LaunchKernel launch_ = nullptr;
+};
+
+}  // namespace
+
+void bind_cuda(nb::module_& m) {
+    nb::class_<Launcher>(m, "CudaLauncher")
+        .def(nb::init<const std::string&>(), nb::arg("library"))
+        .def("__call__", &Launcher::operator(), nb::arg("function"), nb::arg("grid"), nb::arg("block"),
+             nb::arg("shared"), nb::arg("stream"), nb::arg("arguments"));
+}
+
+}  // namespace mge
