@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,33 +47,6 @@ def count() -> int:
     return cupy.cuda.runtime.getDeviceCount()
 
 
-class _Block:
-    """Memory of the pool that counts itself."""
-
-    __slots__ = ("counts", "pointer", "size")
-
-    def __init__(self, counts: _Counts, pointer: Any, size: int) -> None:
-        self.counts, self.pointer, self.size = counts, pointer, size
-        counts.add(size)
-
-    def __del__(self) -> None:
-        self.counts.add(-self.size)
-
-
-class _Counts:
-    """Bytes that values hold: CuPy's pool would add up all its blocks each time it is asked."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.used = self.peak = 0
-
-    def add(self, size: int) -> None:
-        """Count bytes that were taken, or given back."""
-        with self._lock:
-            self.used += size
-            self.peak = max(self.peak, self.used)
-
-
 class CupyRuntime(Runtime):
     """The device of a number. Values lie in CuPy's memory pool; launches go to CuPy's current stream."""
 
@@ -101,7 +73,7 @@ class CupyRuntime(Runtime):
         self._modules: dict[Program, Any] = {}
         self._launcher = _core.CudaLauncher("libcuda.so.1")
         self._alone = count == 1
-        self._counts = _Counts()
+        self._held = _core.CudaHeld()
         self._peak_reserved = 0
 
     def _select(self) -> None:
@@ -121,7 +93,7 @@ class CupyRuntime(Runtime):
             pointer = self._cupy.cuda.alloc(size)
         except self._cupy.cuda.memory.OutOfMemoryError as exc:
             raise DeviceError(self._no_room(size)) from exc
-        return DeviceArray(self, _Block(self._counts, pointer, size), pointer.ptr, shape, dtype)
+        return DeviceArray(self, _core.CudaMemory(self._held, pointer, size), pointer.ptr, shape, dtype)
 
     def _no_room(self, size: int) -> str:
         have = self.memory()
@@ -201,18 +173,19 @@ class CupyRuntime(Runtime):
         pool = self._cupy.get_default_memory_pool()
         free, total = self._cupy.cuda.runtime.memGetInfo()
         reserved = pool.total_bytes()
-        self._peak_reserved = max(self._peak_reserved, reserved, self._counts.peak)
+        self._peak_reserved = max(self._peak_reserved, reserved, self._held.most)
         return {
             "total": total,
             "free": free,
-            "used": self._counts.used,
+            "used": self._held.now,
             "reserved": reserved,
-            "peak_used": self._counts.peak,
+            "peak_used": self._held.most,
             "peak_reserved": self._peak_reserved,
         }
 
     def reset_peaks(self) -> None:
-        self._counts.peak, self._peak_reserved = self._counts.used, 0
+        self._held.reset()
+        self._peak_reserved = 0
 
     def release(self) -> None:
         self._select()

@@ -6,7 +6,6 @@ processor, by a runtime of their own (`installed`).
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -132,11 +131,12 @@ class Runtime:
         shared: int = 0,
     ) -> None:
         """Launch a kernel of a program. A grid or block is a number of x, or (x, y, z); an empty grid is no launch."""
-        grid = (grid,) if isinstance(grid, int) else grid
-        block = (block,) if isinstance(block, int) else block
-        if math.prod(grid) == 0:
-            return
-        self.start(program, kernel, grid, block, tuple(arguments), shared)
+        if type(grid) is int:
+            grid = (grid,)
+        if type(block) is int:
+            block = (block,)
+        if 0 not in grid:
+            self.start(program, kernel, grid, block, tuple(arguments), shared)
         if SYNCHRONOUS:
             self.synchronize()
 

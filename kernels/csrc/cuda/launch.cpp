@@ -2,14 +2,18 @@
 // pointers.
 #include <dlfcn.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "runtime/bind.h"
 
@@ -33,7 +37,8 @@ struct Size3 {
     }
 };
 
-// The driver's library, loaded at run time: there is none on most machines.
+// The launch of the driver's library; arguments go from objects into its array of pointers. It is loaded at
+// run time: there is none on most machines.
 class Launcher {
   public:
     explicit Launcher(const std::string& library) {
@@ -84,9 +89,46 @@ class Launcher {
     LaunchKernel launch_ = nullptr;
 };
 
+// Bytes of a device's memory that values hold, now and at most.
+struct Held {
+    std::atomic<std::int64_t> now{0}, most{0};
+
+    void add(std::int64_t size) {
+        const std::int64_t total = now.fetch_add(size) + size;
+        std::int64_t before = most.load();
+        while (total > before && !most.compare_exchange_weak(before, total)) {
+        }
+    }
+};
+
+// Memory of a pool, counted as long as it is held.
+class CountedMemory {
+  public:
+    CountedMemory(std::shared_ptr<Held> held, nb::object memory, std::int64_t size)
+        : held_(std::move(held)), memory_(std::move(memory)), size_(size) {
+        held_->add(size_);
+    }
+    CountedMemory(const CountedMemory&) = delete;
+    CountedMemory& operator=(const CountedMemory&) = delete;
+    ~CountedMemory() { held_->add(-size_); }
+
+  private:
+    std::shared_ptr<Held> held_;
+    nb::object memory_;
+    std::int64_t size_;
+};
+
 }  // namespace
 
 void bind_cuda(nb::module_& m) {
+    nb::class_<Held>(m, "CudaHeld")
+        .def(nb::init<>())
+        .def_prop_ro("now", [](const Held& held) { return held.now.load(); })
+        .def_prop_ro("most", [](const Held& held) { return held.most.load(); })
+        .def("reset", [](Held& held) { held.most.store(held.now.load()); });
+    nb::class_<CountedMemory>(m, "CudaMemory")
+        .def(nb::init<std::shared_ptr<Held>, nb::object, std::int64_t>(), nb::arg("held"), nb::arg("memory"),
+             nb::arg("size"));
     nb::class_<Launcher>(m, "CudaLauncher")
         .def(nb::init<const std::string&>(), nb::arg("library"))
         .def("__call__", &Launcher::operator(), nb::arg("function"), nb::arg("grid"), nb::arg("block"),
