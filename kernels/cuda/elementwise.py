@@ -193,12 +193,14 @@ def flat_program(
 KERNEL(cuda_flat, {operands}TO* __restrict__ out, i64 n, int full{body.parameters}) {{
     const i64 packs = n / {pack}, first = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     const i64 step = (i64)gridDim.x * blockDim.x;
+#pragma unroll 1
     for (i64 j = first; j < packs; j += step) {{
 {loads}        Pack<TO, {pack}> y;
 #pragma unroll
         for (int k = 0; k < {pack}; ++k) y.v[k] = value({packed}{body.names});
         y.store(out + j * {pack});
     }}
+#pragma unroll 1
     for (i64 i = packs * {pack} + first; i < n; i += step) out[i] = value({single}{body.names});
 }}
 """
@@ -209,8 +211,11 @@ KERNEL(cuda_flat, {operands}TO* __restrict__ out, i64 n, int full{body.parameter
 def strided_program(
     shape: tuple[tuple[str, str, tuple[int, ...]], ...], inputs: tuple[np.dtype, ...], axes: int, pack: int, index: str
 ) -> Program:
-    """A program over operands with strides along `axes` axes; along the last they lie side by side (bit k of `inner`),
-    or are one number, and `pack` elements are taken at once. `index` is the type that counts elements."""
+    """A program over operands with strides along `axes` axes.
+
+    Along the last they lie side by side (bit k of `inner`) or are one number, and `pack` elements are taken at once.
+    `index` is the type that counts elements.
+    """
     body, numbers = _body(shape, inputs), range(len(inputs))
     operands = "".join(f"const T{k}* __restrict__ x{k}, " for k in numbers)
     lengths = "".join(f", {index} n{d}" for d in range(1, axes))
@@ -230,6 +235,7 @@ def strided_program(
 {body.text}
 KERNEL(cuda_strided, {operands}TO* __restrict__ out, {index} packs, int inner{lengths}{strides}{body.parameters}) {{
     const {index} step = ({index})gridDim.x * blockDim.x;
+#pragma unroll 1
     for ({index} j = ({index})blockIdx.x * blockDim.x + threadIdx.x; j < packs; j += step) {{
         {index} rest = j;
 {places}{loads}        Pack<TO, {pack}> y;
