@@ -9,6 +9,7 @@ from megengine.kernels.cuda import (
     int_pointwise,
     moves,
     products,
+    reduction,
 )
 from megengine.kernels.kernel import Kernel
 
@@ -19,6 +20,7 @@ _FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
     int_pointwise.KERNELS,
     moves.KERNELS,
     products.KERNELS,
+    reduction.KERNELS,
 )
 
 
