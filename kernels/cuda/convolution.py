@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,16 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.kernels.cuda.array import DeviceArray
-from megengine.kernels.cuda.products import MULTIPROCESSORS, THREADS, bits_of, computed_as, macros_of, parts_of
+from megengine.kernels.cuda.products import (
+    MULTIPROCESSORS,
+    THREADS,
+    bits_of,
+    computed_as,
+    grid_of,
+    macros_of,
+    one_rounding,
+    parts_of,
+)
 from megengine.kernels.cuda.sources import Program, program
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
@@ -184,7 +194,7 @@ def _phases(out: int, kernel: int, stride: int, before: int, dilation: int) -> l
 
 
 def backward(x: Layout, y: Layout, kernel: Any, attrs: Any) -> list[Window]:
-    """The launches of a transposed convolution from x to y with weights [channels of x, those of y / groups, *kernel]."""
+    """The launches of a transposed convolution; w is [channels of x, channels of y / groups, *kernel]."""
     kernel, groups = three(kernel, 1), attrs.groups
     taps, given, stride = math.prod(kernel), y.channels // groups, three(attrs.stride, 1)
     before, dilation = three([a for a, _ in attrs.padding], 0), three(attrs.dilation, 1)
@@ -220,7 +230,7 @@ def _program(dtype: np.dtype, tile: int, index: str, **more: Any) -> Program:
         LAST=int(last),
         BY_TAPS=int(last or ordered),
         FUSED=int(fused),
-        ACT=f"act_{activation}",
+        ACT=f"op_{activation}",
         **macros_of(dtype),
     )
 
@@ -240,7 +250,7 @@ def launch_of(window: Window, dtype: np.dtype, *, skips: bool = False, **more: A
     tile = _tile(window.places, given, window.groups, computed_as(dtype)[1])
     blocks = -(-window.places // tile) * -(-given // tile)
     made = _program(dtype, tile, window.index, **more)
-    return Launch(made, "convolve", (blocks, min(window.groups, 65535)), window.struct())
+    return Launch(made, "convolve", grid_of(blocks, window.groups), window.struct())
 
 
 def convolve(
@@ -256,16 +266,23 @@ def convolve(
 
 @functools.lru_cache(4096)
 def _launches(problem: Problem) -> list[Launch]:
-    (x, w), y = problem.inputs[:2], problem.outputs[0]
+    (x, w), y, attrs = problem.inputs[:2], problem.outputs[0], problem.attrs
     transposes = "transpose" in problem.op or problem.op.endswith("backward_data")
-    windows = (backward if transposes else forward)(layout_of(x.shape), layout_of(y.shape), w.shape[2:], problem.attrs)
-    ordered = problem.op.startswith("ordered")
-    return [launch_of(one, storage_of(x.dtype), ordered=ordered, skips=ordered and transposes) for one in windows]
+    windows = (backward if transposes else forward)(layout_of(x.shape), layout_of(y.shape), w.shape[2:], attrs)
+    ordered, fused = problem.op.startswith("ordered"), problem.op.startswith("fused")
+    more = {"ordered": ordered, "fused": fused, "activation": attrs.get("activation", "none")}
+    return [launch_of(one, storage_of(x.dtype), skips=ordered and transposes, **more) for one in windows]
 
 
-def _convolution(problem: Problem, x: DeviceArray, w: DeviceArray, bias: DeviceArray | None = None) -> DeviceArray:
+def _convolution(
+    problem: Problem,
+    x: DeviceArray,
+    w: DeviceArray,
+    bias: DeviceArray | None = None,
+    residual: DeviceArray | None = None,
+) -> DeviceArray:
     out = x.runtime.empty(problem.outputs[0].shape, x.dtype)
-    return convolve(_launches(problem), x, w, out, bias) if out.size else out
+    return convolve(_launches(problem), x, w, out, bias, residual) if out.size else out
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +304,7 @@ def weighing_of(window: Window, dtype: np.dtype, **more: Any) -> Weighing:
     tile = _tile(given, window.sums, window.groups, total)
     blocks = -(-given // tile) * -(-window.sums // tile)
     parts, part = parts_of(blocks * window.groups, window.places, 16)
-    grid = (blocks, parts, min(window.groups, 65535))
+    grid = grid_of(blocks * parts, window.groups)
     return Weighing(
         Launch(_program(dtype, tile, window.index, **more), "weigh", grid, window.struct(part=part, parts=parts)), parts
     )
@@ -316,8 +333,14 @@ def _backward_weight(problem: Problem, x: DeviceArray, ct: DeviceArray) -> Devic
     return weigh(_weighing(problem), x, ct, x.runtime.empty(shape, x.dtype))
 
 
-KERNELS: dict[str, tuple[Kernel, ...]] = {}
-for _axes in (2, 3):
-    for _op in (f"conv{_axes}d", f"conv{_axes}d_backward_data", f"conv_transpose{_axes}d"):
-        KERNELS[_op] = (EagerKernel(f"cuda_{_op}", _convolution),)
-    KERNELS[f"conv{_axes}d_backward_weight"] = (EagerKernel(f"cuda_conv{_axes}d_backward_weight", _backward_weight),)
+def _entries() -> Iterator[tuple[str, Kernel]]:
+    for op in ("conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"):
+        yield op, EagerKernel(f"cuda_{op}", _convolution)
+        yield f"ordered_{op}", EagerKernel(f"cuda_ordered_{op}", _convolution, one_rounding)
+    for op in ("conv2d", "conv3d"):
+        yield f"fused_{op}", EagerKernel(f"cuda_fused_{op}", _convolution)
+        yield f"{op}_backward_data", EagerKernel(f"cuda_{op}_backward_data", _convolution)
+        yield f"{op}_backward_weight", EagerKernel(f"cuda_{op}_backward_weight", _backward_weight)
+
+
+KERNELS: dict[str, tuple[Kernel, ...]] = {op: (kernel,) for op, kernel in _entries()}

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import bfloat16, storage_of
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.sources import Program, program, type_name
-from megengine.kernels.kernel import EagerKernel, Kernel
+from megengine.kernels.kernel import EagerKernel, Kernel, always
 from megengine.kernels.problem import Problem
 
 AXES = 8  # of the stack of matrices, after neighbours are joined
@@ -75,7 +76,7 @@ class Product:
                 axis = (joined.pop()[0] * size, *steps)
             joined.append(axis)
         rows, (row, _), (out, _) = self.rows, self.left, self.out
-        while joined and joined[-1][1:] == (row * rows, 0, out * rows):
+        while joined and joined[-1][1:] == (row * rows, 0, out * rows) and rows * joined[-1][0] <= _FARTHEST:
             rows *= joined.pop()[0]
         return Product(rows, self.columns, self.depth, self.left, self.right, self.out, tuple(joined))
 
@@ -102,12 +103,13 @@ _STRUCTS: dict[str, np.dtype] = {
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a product is launched: the program, its grid, the parts of sums and the struct of its sizes."""
+    """How a product is launched: the program, its grid, the parts of sums, and the struct of its sizes."""
 
     program: Program
     grid: tuple[int, int, int]
     parts: int
     sizes: np.void
+    starts: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)  # first elements of launches, of left, right and result
 
 
 def _index(product: Product) -> str:
@@ -131,6 +133,24 @@ def parts_of(blocks: int, depth: int, multiple: int) -> tuple[int, int]:
     return max(1, -(-depth // places)), places
 
 
+def _starts(product: Product) -> tuple[tuple[tuple[int, int, int], ...], Product]:
+    """First elements of launches, and the product that each makes: axes that are too many take turns."""
+    spare, kept = product.stack[: len(product.stack) - AXES], product.stack[-AXES:]
+    if not spare:
+        return ((0, 0, 0),), product
+    starts = [
+        tuple(sum(i * axis[side] for i, axis in zip(place, spare, strict=True)) for side in (1, 2, 3))
+        for place in np.ndindex(*(axis[0] for axis in spare))
+    ]
+    return tuple(starts), replace(product, stack=kept)  # type: ignore[return-value]
+
+
+def grid_of(blocks: int, more: int) -> tuple[int, int, int]:
+    """A grid of blocks along x for each of more numbers along y and z, perhaps with some to spare."""
+    across = min(more, 65535)
+    return blocks, across, -(-more // across)
+
+
 def launch_of(
     product: Product,
     dtype: np.dtype,
@@ -141,8 +161,8 @@ def launch_of(
     scale: float = 1.0,
 ) -> Launch:
     """The launch of a simplified product of a dtype."""
-    total = computed_as(dtype)[1]
-    tile, index = _tile(product, total), _index(product)
+    starts, product = _starts(product)
+    tile, index = _tile(product, computed_as(dtype)[1]), _index(product)
     blocks = -(-product.rows // tile) * -(-product.columns // tile)
     parts, part = (1, max(product.depth, 1)) if ordered else parts_of(blocks * product.matrices, product.depth, 16)
     sizes = np.zeros((), _STRUCTS[index])
@@ -155,15 +175,13 @@ def launch_of(
         names = ("sizes", "left_steps", "right_steps", "out_steps")
         for name, value in zip(names, axis, strict=True):
             sizes[name][number] = value
-    made = program_of(
-        dtype, tile, index, (abs(product.left[1]) <= abs(product.left[0]), abs(product.right[1]) <= abs(product.right[0])),
-        ordered=ordered, fused=fused, activation=activation,
-    )  # fmt: skip
-    return Launch(made, (blocks, parts, min(product.matrices, 65535)), parts, sizes[()])
+    places = tuple(abs(place) <= abs(line) for line, place in (product.left, product.right))
+    made = program_of(dtype, tile, index, places, ordered=ordered, fused=fused, activation=activation)
+    return Launch(made, grid_of(blocks * parts, product.matrices), parts, sizes[()], starts)
 
 
 def program_of(
-    dtype: np.dtype, tile: int, index: str, places: tuple[bool, bool], *, ordered: bool, fused: bool, activation: str
+    dtype: np.dtype, tile: int, index: str, places: tuple[bool, ...], *, ordered: bool, fused: bool, activation: str
 ) -> Program:
     """The program of a variant."""
     return program(
@@ -174,7 +192,7 @@ def program_of(
         LEFT_PLACES=int(places[0]),
         RIGHT_PLACES=int(places[1]),
         FUSED=int(fused),
-        ACT=f"act_{activation}",
+        ACT=f"op_{activation}",
         **macros_of(dtype),
     )
 
@@ -184,17 +202,26 @@ def multiply(
     bias: DeviceArray | None = None, residual: DeviceArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Launch a product into an array that is not yet written."""
-    runtime, parts = out.runtime, None
-    if launch.parts > 1:
-        total = computed_as(out.dtype)[1]
-        parts = runtime.empty((launch.parts, out.size), total)
     left, right, bias, residual, bits = map(bits_of, (left, right, bias, residual, out))
-    arguments = (left, right, bias, residual, bits, parts, launch.sizes)
-    runtime.launch(launch.program, "multiply", launch.grid, THREADS, arguments)
-    if parts is not None:
-        given = (parts, bias, residual, bits, np.int32(launch.parts), launch.sizes)
-        runtime.each(launch.program, "finish", out.size, given)
+    if len(launch.starts) == 1:
+        _multiply(launch, left, right, bias, residual, bits)
+        return out
+    for starts in launch.starts:
+        of_left, of_right, of_out = map(_behind, (left, right, bits), starts)
+        _multiply(launch, of_left, of_right, bias, residual, of_out)
     return out
+
+
+def _multiply(launch: Launch, left: Any, right: Any, bias: Any, residual: Any, out: Any) -> None:
+    runtime, sizes = out.runtime, launch.sizes
+    if launch.parts == 1:
+        arguments = (left, right, bias, residual, out, sizes)
+        runtime.launch(launch.program, "multiply", launch.grid, THREADS, arguments)
+        return
+    count = int(sizes["rows"]) * int(sizes["columns"]) * int(sizes["matrices"])
+    parts = runtime.empty((launch.parts, count), computed_as(out.dtype)[1])
+    runtime.launch(launch.program, "multiply_parts", launch.grid, THREADS, (left, right, parts, sizes))
+    runtime.each(launch.program, "finish", count, (parts, bias, residual, out, np.int32(launch.parts), sizes))
 
 
 def _steps(shape: tuple[int, ...]) -> list[int]:
@@ -202,10 +229,28 @@ def _steps(shape: tuple[int, ...]) -> list[int]:
 
 
 def product_of(
-    a: tuple, b: tuple, out: tuple[int, ...], *, transpose_a: bool = False, transpose_b: bool = False
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    out: tuple[int, ...],
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
 ) -> Product:
     """The product of dense stacks of these shapes, which broadcast."""
-    of_a, of_b, of_out = _steps(a), _steps(b), _steps(out)
+    of_a, of_b = _steps(a), _steps(b)
+    if transpose_a:
+        a, of_a = _turned(a), _turned(of_a)
+    if transpose_b:
+        b, of_b = _turned(b), _turned(of_b)
+    return _stacked(a, of_a, b, of_b, out, _steps(out))
+
+
+def _turned(numbers: Any) -> tuple[int, ...]:
+    return (*numbers[:-2], numbers[-1], numbers[-2])
+
+
+def _stacked(a: Any, of_a: Any, b: Any, of_b: Any, out: Any, of_out: Any) -> Product:
+    """The product of stacks with shapes and steps."""
     stack = []
     for axis, size in enumerate(out[:-2]):
         steps = []
@@ -213,30 +258,57 @@ def product_of(
             at = axis - (len(out) - len(shape))
             steps.append(own[at] if at >= 0 and shape[at] != 1 else 0)
         stack.append((size, *steps, of_out[axis]))
-    left = (of_a[-1], of_a[-2]) if transpose_a else (of_a[-2], of_a[-1])
-    right = (of_b[-2], of_b[-1]) if transpose_b else (of_b[-1], of_b[-2])
-    depth = a[-2 if transpose_a else -1]
-    return Product(out[-2], out[-1], depth, left, right, (of_out[-2], of_out[-1]), tuple(stack)).simplified()
+    sides = (of_a[-2], of_a[-1]), (of_b[-1], of_b[-2]), (of_out[-2], of_out[-1])
+    return Product(out[-2], out[-1], a[-1], *sides, tuple(stack)).simplified()
 
 
 @functools.lru_cache(4096)
-def _matmul_launch(problem: Problem) -> Launch:
-    (a, b), attrs = problem.inputs, problem.attrs
-    product = product_of(
-        a.shape, b.shape, problem.outputs[0].shape, transpose_a=attrs.transpose_a, transpose_b=attrs.transpose_b
-    )
-    return launch_of(product, storage_of(a.dtype), ordered=problem.op.startswith("ordered"))
+def _launch(problem: Problem) -> Launch:
+    (a, b), attrs, out = problem.inputs[:2], problem.attrs, problem.outputs[0]
+    dtype = storage_of(a.dtype)
+    if problem.op == "fused_linear":
+        product = product_of(a.shape, b.shape, out.shape, transpose_b=True)
+        return launch_of(product, dtype, fused=True, activation=attrs.activation)
+    if problem.op == "fused_matmul":
+        return launch_of(_viewed(problem), dtype, fused=True, scale=attrs.scale)
+    product = product_of(a.shape, b.shape, out.shape, transpose_a=attrs.transpose_a, transpose_b=attrs.transpose_b)
+    return launch_of(product, dtype, ordered=problem.op == "ordered_matmul")
 
 
-def _matmul(problem: Problem, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+def _viewed(problem: Problem) -> Product:
+    """The product of views (shape, steps, first element), whose axes the result has in another order."""
+    (a, of_a, _), (b, of_b, _) = problem.attrs.views
+    perm, shape = problem.attrs.perm, problem.outputs[0].shape
+    of_out, sizes = [0] * len(shape), [0] * len(shape)
+    for axis, step in enumerate(_steps(shape)):
+        of_out[perm[axis]], sizes[perm[axis]] = step, shape[axis]
+    return _stacked(a, of_a, b, of_b, sizes, of_out)
+
+
+def _run(problem: Problem, a: DeviceArray, b: DeviceArray, *more: DeviceArray) -> DeviceArray:
     out = a.runtime.empty(problem.outputs[0].shape, a.dtype)
-    return multiply(_matmul_launch(problem), a, b, out) if out.size else out
+    return multiply(_launch(problem), a, b, out, *more) if out.size else out
 
 
-def _few_axes(problem: Problem) -> str | None:
-    return None
+def _run_viewed(problem: Problem, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+    (_, _, of_a), (_, _, of_b) = problem.attrs.views
+    return _run(problem, _behind(a, of_a), _behind(b, of_b))
 
 
+def _behind(array: DeviceArray, first: int) -> DeviceArray:
+    """The elements from a place on."""
+    address = array.address + first * array.dtype.itemsize
+    return DeviceArray(array.runtime, array.owner, address, (array.size - first,), array.dtype)
+
+
+def one_rounding(problem: Problem) -> str | None:
+    """Why sums of one order are not made: those of halves would be rounded after each product. None if they are."""
+    dtype = storage_of(problem.inputs[0].dtype)
+    return f"{dtype} sums as float32" if dtype.itemsize == 2 and dtype.kind not in "iu" else None
+
+
+_ENTRIES = {"matmul": _run, "ordered_matmul": _run, "fused_linear": _run, "fused_matmul": _run_viewed}
 KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "matmul": (EagerKernel("cuda_matmul", _matmul),),
+    op: (EagerKernel(f"cuda_{op}", run, one_rounding if op.startswith("ordered") else always),)
+    for op, run in _ENTRIES.items()
 }
