@@ -5,6 +5,7 @@ from __future__ import annotations
 from megengine.kernels.cuda import (
     convolution,
     elementwise,
+    indexing,
     int_layers,
     int_pointwise,
     moves,
@@ -16,6 +17,7 @@ from megengine.kernels.kernel import Kernel
 _FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
     convolution.KERNELS,
     elementwise.KERNELS,
+    indexing.KERNELS,
     int_layers.KERNELS,
     int_pointwise.KERNELS,
     moves.KERNELS,

@@ -26,6 +26,14 @@ COC_FN unsigned split_off(const Lengths& lengths, int axis, unsigned& left) {
     return coordinate;
 }
 
+// Two arrays in step along axes: `part` holds one row for each index, `whole` is indexed. Along axis `which` of `part`
+// the place in `whole` is what the index names * step.
+struct Rows {
+    int axes, which;
+    Lengths lengths;
+    i64 whole[MOST_AXES], part[MOST_AXES], first_whole, first_part, first_index, step;
+};
+
 // Every unit of [0, n), n < 2**31.
 #define EACH_UNIT(i, n) \
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x, i##_step = gridDim.x * blockDim.x; i < (n); i += i##_step)

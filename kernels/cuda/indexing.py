@@ -1,0 +1,265 @@
+"""Ops that take and put elements at places named by arrays: index, set_index, gather, scatter, one_hot."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import IndexOutOfRangeError
+from megengine.core.sizes import slice_bounds
+from megengine.core.text import counted
+from megengine.kernels.cuda import walks
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.moves import distances, strided_copy
+from megengine.kernels.cuda.rows import Indexed, Rows, combine, index_program, indexed, put, take, worst
+from megengine.kernels.cuda.sources import TYPES, Program, program, type_name
+from megengine.kernels.cuda.walks import BLOCK, Axis, grid_of, merged, move
+from megengine.kernels.kernel import EagerKernel, Kernel
+from megengine.kernels.problem import Problem
+
+Ints = tuple[int, ...]
+_HOW = {"add": "ADD", "mul": "MUL", "max": "MAX", "min": "MIN"}
+
+
+def _broadcast(x: DeviceArray, shape: Ints) -> DeviceArray:
+    """A dense array of that shape: x, or its elements repeated."""
+    if x.shape == shape:
+        return x
+    steps = [0 if n == 1 else d for n, d in zip(x.shape, distances(x.shape), strict=True)]
+    return strided_copy(x, shape, (*(0,) * (len(shape) - len(steps)), *steps))
+
+
+def _copied(x: DeviceArray) -> DeviceArray:
+    return strided_copy(x, x.shape, distances(x.shape))
+
+
+# ---- index patterns
+def _sliced(shape: Ints, pattern: tuple[Any, ...]) -> tuple[Ints, Ints, int]:
+    """The shape, distances and first place of a pattern without index arrays."""
+    bounds = [slice_bounds(*part, n) for part, n in zip(pattern, shape, strict=True)]
+    lengths, apart = tuple(len(range(*b)) for b in bounds), distances(shape)
+    first = sum(b[0] * d for b, d in zip(bounds, apart, strict=True)) if math.prod(lengths) else 0
+    return lengths, tuple(b[2] * d for b, d in zip(bounds, apart, strict=True)), first
+
+
+def _plan(shape: Ints, problem: Problem, first: int) -> Indexed:
+    """The pattern of a problem whose index arrays are the operands from `first` on."""
+    return indexed(shape, problem.attrs["pattern"], tuple(s.shape for s in problem.inputs[first:]))
+
+
+def _joined(op: str, plan: Indexed, indices: Sequence[DeviceArray]) -> tuple[DeviceArray, DeviceArray]:
+    """The number of each place among all that could be indexed, and its distance in steps; checked, int64."""
+    runtime = indices[0].runtime
+    codes = runtime.empty((plan.count,), np.int64)
+    places = None if plan.adjacent else runtime.empty((plan.count,), np.int64)
+    parts = zip(plan.axes, plan.lengths, plan.distances, indices, strict=True)
+    for k, (axis, length, distance, index) in enumerate(parts):
+        index = _broadcast(index, plan.indices)
+        refused = runtime.refusal(worst(op, axis, length))
+        numbers = [np.int64(n) for n in (0, 1, length, distance)]
+        arguments = (codes, places, index, *numbers, np.int32(k == 0), refused, np.int64(plan.count))
+        runtime.each(index_program(1, index.dtype), "join", plan.count, arguments)
+    return codes, codes if places is None else places
+
+
+def _index(problem: Problem, x: DeviceArray, *indices: DeviceArray) -> DeviceArray:
+    if not indices:
+        return strided_copy(x, *_sliced(x.shape, problem.attrs["pattern"]))
+    plan = _plan(x.shape, problem, 1)
+    rows = plan.rows(distances(plan.shape))
+    assert rows is not None  # what is taken is dense
+    if len(indices) == 1:
+        axis, length = plan.axes[0], plan.lengths[0]
+        refused = x.runtime.refusal(worst("index", axis, length))
+        return take(x, plan.shape, indices[0], rows, length, refused)
+    _, places = _joined("index", plan, indices)
+    return take(x, plan.shape, places, rows, None, None)
+
+
+def _index_backward(problem: Problem, ct: DeviceArray, *indices: DeviceArray) -> DeviceArray:
+    shape = problem.outputs[0].shape
+    out = ct.runtime.zeros(shape, ct.dtype)
+    if not indices:
+        _, strides, first = _sliced(shape, problem.attrs["pattern"])
+        move(ct.shape, distances(ct.shape), strides, ct.dtype.itemsize, (0, first))(out, ct)
+        return out
+    plan = _plan(shape, problem, 1)
+    codes, places = _joined("index_backward", plan, indices)
+    rows = plan.rows(distances(plan.shape))
+    assert rows is not None
+    combine("ADD", out, _broadcast(ct, plan.shape), rows, codes, places, math.prod(plan.lengths))
+    return out
+
+
+def _set_index(problem: Problem, x: DeviceArray, value: DeviceArray, *indices: DeviceArray) -> DeviceArray:
+    out = _copied(x)
+    if not indices:
+        lengths, strides, first = _sliced(x.shape, problem.attrs["pattern"])
+        steps = _steps_to(value.shape, lengths)
+        move(lengths, steps, strides, x.dtype.itemsize, (0, first))(out, value)
+        return out
+    plan = _plan(x.shape, problem, 2)
+    codes, places = _joined("set_index", plan, indices)
+    rows = plan.rows(_steps_to(value.shape, plan.shape))
+    if rows is None:
+        value = _broadcast(value, plan.shape)
+        rows = plan.rows(distances(plan.shape))
+        assert rows is not None
+    put(out, value, rows, codes, places, math.prod(plan.lengths))
+    return out
+
+
+def _steps_to(of: Ints, shape: Ints) -> Ints:
+    """Distances of an array's elements along the axes of the shape that it broadcasts to; 0 where it repeats."""
+    of = of[max(len(of) - len(shape), 0) :]  # further axes have length 1
+    steps = tuple(0 if n == 1 else d for n, d in zip(of, distances(of), strict=True))
+    return (*(0,) * (len(shape) - len(of)), *steps)
+
+
+# ---- along an axis
+@functools.lru_cache(maxsize=4096)
+def _along(shape: Ints, index: Ints, axis: int) -> tuple[tuple[Any, int], ...]:
+    """The launches over an index array along an axis: structures (rows.py) and numbers of elements."""
+    apart = distances(shape)
+    parts = zip(index, apart, distances(index), strict=True)
+    axes = merged([Axis(n, 0 if k == axis else d, own) for k, (n, d, own) in enumerate(parts)])
+    if not axes:
+        axes = [Axis(1, 0, 1)]
+    found = []
+    outer, count = axes[0], math.prod(a.size for a in axes)
+    step = outer.size if count < walks.LIMIT else max((walks.LIMIT - 1) // (count // outer.size), 1)
+    for at in range(0, outer.size, step):
+        part = Rows((), Axis(min(step, outer.size - at), outer.source, outer.target), tuple(axes[1:]), apart[axis])
+        ((made, units),) = part.launches(1, 1)[1]
+        made = made.copy()
+        made["first_whole"], made["first_index"] = at * outer.source, at * outer.target
+        found.append((made, units))
+    return tuple(found)
+
+
+def _gather_elements(problem: Problem, x: DeviceArray, index: DeviceArray) -> DeviceArray:
+    out = x.runtime.empty(index.shape, x.dtype)
+    axis = problem.attrs["axis"] % x.ndim
+    refused = x.runtime.refusal(worst("gather_elements", problem.attrs["axis"], x.shape[axis]))
+    if not out.size:
+        return out
+    code, length = index_program(x.dtype.itemsize, index.dtype), np.int64(x.shape[axis])
+    if not x.size:  # every index is outside
+        _places_along(x.shape, index, axis, refused)
+        return out
+    for made, count in _along(x.shape, index.shape, axis):
+        arguments = (out, x, index, made, length, refused, np.uint32(count))
+        x.runtime.launch(code, "take_along", grid_of(count), BLOCK, arguments)
+    return out
+
+
+def _places_along(shape: Ints, index: DeviceArray, axis: int, refused: DeviceArray) -> DeviceArray:
+    """The place in a dense array of that shape that each index names; int64."""
+    places = index.runtime.empty((index.size,), np.int64)
+    if index.size:
+        for made, count in _along(shape, index.shape, axis):
+            arguments = (places, index, made, np.int64(shape[axis]), refused, np.uint32(count))
+            index.runtime.launch(index_program(1, index.dtype), "places_along", grid_of(count), BLOCK, arguments)
+    return places
+
+
+def _placed(x: DeviceArray, updates: DeviceArray, codes: DeviceArray, inner: int, reduction: str) -> DeviceArray:
+    """A copy of x [domain * inner] with rows of `inner` updates at the places `codes`."""
+    out = _copied(x)
+    if not codes.size or not out.size:
+        return out
+    rows = Rows((), Axis(codes.size, 0, inner), (Axis(inner, 1, 1),), inner)
+    domain = x.size // inner
+    if reduction == "none":
+        put(out, updates, rows, codes, codes, domain)
+    else:
+        combine(_HOW[reduction], out, updates, rows, codes, codes, domain)
+    return out
+
+
+def _scatter_elements(problem: Problem, x: DeviceArray, index: DeviceArray, updates: DeviceArray) -> DeviceArray:
+    axis = problem.attrs["axis"] % x.ndim
+    refused = x.runtime.refusal(worst("scatter_elements", problem.attrs["axis"], x.shape[axis]))
+    places = _places_along(x.shape, index, axis, refused)
+    return _placed(x, updates, places, 1, problem.attrs["reduction"])
+
+
+def _scatter_nd(problem: Problem, x: DeviceArray, index: DeviceArray, updates: DeviceArray) -> DeviceArray:
+    depth, runtime = index.shape[-1], x.runtime
+    count = math.prod(index.shape[:-1])
+    codes = runtime.zeros((count,), np.int64) if depth == 0 else runtime.empty((count,), np.int64)
+    for k, length in enumerate(x.shape[:depth]):
+        refused = runtime.refusal(worst("scatter_nd", k, length))
+        numbers = [np.int64(n) for n in (k, depth, length, 0)]
+        arguments = (codes, None, index, *numbers, np.int32(k == 0), refused, np.int64(count))
+        runtime.each(index_program(1, index.dtype), "join", count, arguments)
+    return _placed(x, updates, codes, math.prod(x.shape[depth:]), problem.attrs["reduction"])
+
+
+def _one_hot(problem: Problem, x: DeviceArray) -> DeviceArray:
+    depth = problem.attrs["depth"]
+    out = x.runtime.empty((*x.shape, depth), np.int32)
+
+    def error(number: int) -> Exception:
+        index = number + 1 - (1 << 30) if number + 1 >= 1 << 30 else -(number + 1)
+        return IndexOutOfRangeError(f"one_hot: index {index} is out of range for {counted(depth, 'class')}")
+
+    arguments = (out, x, np.int64(depth), x.runtime.refusal(error), np.int64(out.size))
+    x.runtime.each(_one_hot_program(x.dtype), "one_hot", out.size, arguments)
+    return out
+
+
+def _one_hot_program(dtype: np.dtype) -> Program:
+    return program("one_hot.cu", TYPE=type_name(dtype), WIDE="double" if dtype.kind == "f" else "long long")
+
+
+def _no_halves(problem: Problem) -> str | None:
+    """Leaves float16 and bfloat16 to float32, which the dispatch converts to."""
+    dtype = problem.inputs[0].dtype
+    return f"{dtype} is converted to float32" if isinstance(dtype, np.dtype) and _is_half(dtype) else None
+
+
+def _is_half(dtype: np.dtype) -> bool:
+    return dtype.itemsize == 2 and dtype.kind not in "iu"
+
+
+def _few_positions(first: int) -> Callable[[Problem], str | None]:
+    """The `usable` of kernels that number positions in 32 bits."""
+
+    def usable(problem: Problem) -> str | None:
+        count = max((s.size for s in problem.inputs[first:]), default=0)
+        return None if count < walks.LIMIT else f"{count} indices; fewer than {walks.LIMIT} are taken"
+
+    return usable
+
+
+def programs() -> Iterator[Program]:
+    """Every program that these kernels launch."""
+    integers = [dtype for dtype in TYPES if dtype.kind in "iu"]
+    for size, dtype in itertools.product((1, 2, 4, 8, 16), integers):
+        yield index_program(size, dtype)
+    for dtype, name in TYPES.items():
+        for how in _HOW.values():
+            yield program("combining.cu", TYPE=name, COMBINE=how)
+        if not _is_half(dtype):
+            yield _one_hot_program(dtype)
+
+
+def _kernel(name: str, run: Callable[..., Any], **more: Any) -> tuple[Kernel, ...]:
+    return (EagerKernel(f"cuda_{name}", run, **more),)
+
+
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "index": _kernel("index", _index),
+    "index_backward": _kernel("index_backward", _index_backward, usable=_few_positions(1)),
+    "set_index": _kernel("set_index", _set_index, usable=_few_positions(2)),
+    "gather_elements": _kernel("gather_elements", _gather_elements),
+    "scatter_elements": _kernel("scatter_elements", _scatter_elements, usable=_few_positions(1)),
+    "scatter_nd": _kernel("scatter_nd", _scatter_nd, usable=_few_positions(1)),
+    "one_hot": _kernel("one_hot", _one_hot, usable=_no_halves),
+}
