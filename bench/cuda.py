@@ -1,8 +1,8 @@
 """A GPU beside torch: ResNet-50 inference and training steps of one batch, and the time of a small eager call.
 
 Times are medians of rounds in which all subjects take turns, by CUDA events (eager calls: by the clock of the host,
-with one wait at the end). A subject that cannot run here is listed with the reason. torch is measured eager with channels
-last, and compiled with CUDA graphs.
+with one wait at the end). torch is measured eager with channels last, and compiled with CUDA graphs. A subject that
+cannot run here is listed with the reason.
 Run: python bench/cuda.py [SECTION ...] [--batch 32] [--rounds 20] [--json FILE]; sections: eager, inference, training
 """
 
