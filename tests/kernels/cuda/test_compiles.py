@@ -1,6 +1,7 @@
 """Every program that the families can launch compiles for GPUs, within registers, and rounds as its file says."""
 
 import re
+from pathlib import Path
 
 import pytest
 from cuda_programs import Resources, compile_all, compiled, families, need_nvrtc, resources
@@ -70,7 +71,7 @@ def test_every_program_compiles_for_every_architecture(programs):
 
 def test_every_source_file_is_declared_by_a_family():
     declared = {p.file for programs in families().values() for p in programs}
-    assert {p.name for p in FOLDER.glob("*.cu")} <= declared
+    assert {p.name for p in Path(FOLDER).glob("*.cu")} <= declared
 
 
 def test_lists_of_exceptions_name_files_that_need_them():
