@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from megengine.core.errors import DeviceError
-from megengine.kernels import _core
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.compiler import cubin
-from megengine.kernels.cuda.runtime import Runtime, provide
+from megengine.kernels.cuda.runtime import Recording, Refusals, Runtime, provide
 from megengine.kernels.cuda.sources import Program
 
 OLDEST = 75  # sm_75, Turing: the oldest that CUDA 13 compiles for
-_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permission
 
 
@@ -47,6 +47,33 @@ def count() -> int:
     return cupy.cuda.runtime.getDeviceCount()
 
 
+class _Block:
+    """Memory of the pool that counts itself."""
+
+    __slots__ = ("counts", "pointer", "size")
+
+    def __init__(self, counts: _Counts, pointer: Any, size: int) -> None:
+        self.counts, self.pointer, self.size = counts, pointer, size
+        counts.add(size)
+
+    def __del__(self) -> None:
+        self.counts.add(-self.size)
+
+
+class _Counts:
+    """Bytes that values hold: CuPy's pool would add up all its blocks each time it is asked."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.used = self.peak = 0
+
+    def add(self, size: int) -> None:
+        """Count bytes that were taken, or given back."""
+        with self._lock:
+            self.used += size
+            self.peak = max(self.peak, self.used)
+
+
 class CupyRuntime(Runtime):
     """The device of a number. Values lie in CuPy's memory pool; launches go to CuPy's current stream."""
 
@@ -69,16 +96,14 @@ class CupyRuntime(Runtime):
                 f"device {name!r} is not usable: it has compute capability {self.architecture / 10}; expected "
                 f"{OLDEST / 10} or more; use cpu0, the processor"
             )
-        self._functions: dict[tuple[Program, str], int] = {}  # handles
+        self._functions: dict[tuple[Program, str], Any] = {}
         self._modules: dict[Program, Any] = {}
-        self._launcher = _core.CudaLauncher("libcuda.so.1")
-        self._alone = count == 1
-        self._held = _core.CudaHeld()
+        self._counts = _Counts()
         self._peak_reserved = 0
+        self._kept: dict[int, Any] | None = None  # while launches are recorded: memory from outside that they name
+        self._own: set[int] = set()  # addresses of the memory of the recording
 
     def _select(self) -> None:
-        if self._alone:
-            return
         runtime = self._cupy.cuda.runtime
         if runtime.getDevice() != self.index:
             runtime.setDevice(self.index)
@@ -93,7 +118,7 @@ class CupyRuntime(Runtime):
             pointer = self._cupy.cuda.alloc(size)
         except self._cupy.cuda.memory.OutOfMemoryError as exc:
             raise DeviceError(self._no_room(size)) from exc
-        return DeviceArray(self, _core.CudaMemory(self._held, pointer, size), pointer.ptr, shape, dtype)
+        return DeviceArray(self, _Block(self._counts, pointer, size), pointer.ptr, shape, dtype)
 
     def _no_room(self, size: int) -> str:
         have = self.memory()
@@ -126,7 +151,7 @@ class CupyRuntime(Runtime):
         stream = self._cupy.cuda.get_current_stream()
         self._cupy.cuda.runtime.memsetAsync(array.address, 0, array.nbytes, stream.ptr)
 
-    def _function(self, program: Program, kernel: str, shared: int) -> int:
+    def _function(self, program: Program, kernel: str, shared: int) -> Any:
         module = self._modules.get(program)
         if module is None:
             module = self._cupy.cuda.function.Module()
@@ -136,7 +161,7 @@ class CupyRuntime(Runtime):
         if shared > _PLAIN_SHARED:
             attribute = self._cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._cupy.cuda.driver.funcSetAttribute(found.ptr, attribute, shared)
-        return found.ptr
+        return found
 
     def start(
         self,
@@ -148,21 +173,56 @@ class CupyRuntime(Runtime):
         shared: int,
     ) -> None:
         self._select()
+        if self._kept is not None:
+            for one in arguments:
+                if type(one) is DeviceArray and one.owner is not None and one.owner.pointer.ptr not in self._own:
+                    self._kept[id(one.owner)] = one.owner
         key = (program, kernel)
         function = self._functions.get(key)
         if function is None or shared > _PLAIN_SHARED:
             function = self._functions[key] = self._function(program, kernel, shared)
-        stream = self._cupy.cuda.get_current_stream().ptr
-        failed = self._launcher(function, grid, block, shared, stream, arguments)
-        if failed == _NO_CONTEXT:  # the first call of this thread
-            self._cupy.cuda.runtime.setDevice(self.index)
-            self._cupy.cuda.runtime.free(0)
-            failed = self._launcher(function, grid, block, shared, stream, arguments)
-        if failed:
-            raise DeviceError(
-                f"{program.file}: {kernel} was not launched on {self.name}: CUDA error {failed} "
-                f"(grid {grid}, block {block}, {shared} bytes of shared memory)"
-            )
+        function(
+            grid, block, [a.address if type(a) is DeviceArray else 0 if a is None else a for a in arguments], shared
+        )
+
+    def record(self, work: Callable[[], list[DeviceArray]]) -> Recording:
+        self._select()
+        cuda = self._cupy.cuda
+        pool, stream = cuda.MemoryPool(), cuda.Stream(non_blocking=True)
+        own: set[int] = set()
+        kept: dict[int, Any] = {}
+
+        def malloc(size: int) -> Any:
+            pointer = pool.malloc(size)
+            own.add(pointer.ptr)
+            return pointer
+
+        with self.refusals_apart() as refusals:
+            self.wait()  # what `work` reads is computed on another stream
+            with stream, cuda.using_allocator(malloc):
+                work()  # compiles kernels, copies their tables, and fills the pool
+                self.synchronize()
+                self._kept, self._own = kept, own
+                stream.begin_capture()
+                try:
+                    outputs = work()
+                    graph = stream.end_capture()
+                except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as exc:
+                    with contextlib.suppress(cuda.runtime.CUDARuntimeError):
+                        stream.end_capture()
+                    raise DeviceError(f"{self.name}: the launches cannot be recorded: {exc}") from exc
+                finally:
+                    self._kept = None
+        return _Graph(self, graph, outputs, refusals, [*kept.values(), pool, stream])
+
+    def milliseconds(self, work: Callable[[], Any]) -> float:
+        self._select()
+        begin, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        return self._cupy.cuda.get_elapsed_time(begin, end)
 
     def wait(self) -> None:
         self._select()
@@ -173,19 +233,18 @@ class CupyRuntime(Runtime):
         pool = self._cupy.get_default_memory_pool()
         free, total = self._cupy.cuda.runtime.memGetInfo()
         reserved = pool.total_bytes()
-        self._peak_reserved = max(self._peak_reserved, reserved, self._held.most)
+        self._peak_reserved = max(self._peak_reserved, reserved, self._counts.peak)
         return {
             "total": total,
             "free": free,
-            "used": self._held.now,
+            "used": self._counts.used,
             "reserved": reserved,
-            "peak_used": self._held.most,
+            "peak_used": self._counts.peak,
             "peak_reserved": self._peak_reserved,
         }
 
     def reset_peaks(self) -> None:
-        self._held.reset()
-        self._peak_reserved = 0
+        self._counts.peak, self._peak_reserved = self._counts.used, 0
 
     def release(self) -> None:
         self._select()
@@ -198,6 +257,24 @@ class CupyRuntime(Runtime):
             return cupy.empty(array.shape, array.dtype)
         memory = cupy.cuda.UnownedMemory(array.address, array.nbytes, array, self.index)
         return cupy.ndarray(array.shape, array.dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+class _Graph(Recording):
+    """A CUDA graph. `kept` is memory from outside that its launches name: tables of kernels, weights."""
+
+    def __init__(
+        self, runtime: CupyRuntime, graph: Any, outputs: list[DeviceArray], refusals: Refusals, kept: list[Any]
+    ) -> None:
+        self._runtime, self._graph, self.outputs, self._refusals, self._kept = runtime, graph, outputs, refusals, kept
+
+    def replay(self) -> None:
+        self._runtime._select()
+        self._graph.launch()
+        self._runtime.watch_again(self._refusals)
+
+    @property
+    def nbytes(self) -> int:
+        return self._kept[-2].total_bytes()
 
 
 provide(CupyRuntime)

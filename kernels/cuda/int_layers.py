@@ -338,6 +338,8 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "qlinear": (EagerKernel("cuda_qlinear", _linear),),
 }
 
+LAST = {"qconv2d": (EagerKernel("cuda_qconv2d_last", conv_last),)}
+
 
 def programs() -> Iterator[Program]:
     """The programs of 8-bit and 16-bit layers in all forms, with residuals of the type of the results."""

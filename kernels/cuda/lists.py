@@ -35,3 +35,5 @@ def _joined(families: tuple[dict[str, tuple[Kernel, ...]], ...]) -> dict[str, tu
 
 
 CUDA_LISTS = _joined(_FAMILIES)
+# Kernels of plans: every operand with four axes that is no constant, and every such result, is an array [N,H,W,C].
+CUDA_LAST: dict[str, tuple[EagerKernel, ...]] = {**int_layers.LAST}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,30 @@ from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.sources import Program
 
 Refusal = Callable[[int], Exception]
+
+
+class Refusals:
+    """Cells in which kernels refuse their inputs, and what each refusal raises."""
+
+    def __init__(self, cells: DeviceArray, watched: list[tuple[Refusal, str]]) -> None:
+        self.cells, self.watched = cells, watched
+
+
+class Recording:
+    """Launches that were recorded, with all memory that they use. A replay writes the same `outputs` again."""
+
+    outputs: list[DeviceArray]
+
+    def replay(self) -> None:
+        """Launch everything again; it is asynchronous."""
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of values between the launches."""
+        raise NotImplementedError
+
+
 _PACKAGE = "megengine"
 _CELLS = 1024
 
@@ -33,6 +58,7 @@ class Runtime:
         self.name = name
         self._cells: DeviceArray | None = None
         self._watched: list[tuple[Refusal, str]] = []
+        self._replayed: dict[int, Refusals] = {}
 
     # ---- what a kind of runtime provides
     def empty(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
@@ -83,6 +109,21 @@ class Runtime:
         """Give memory that is kept for reuse back to the device."""
         raise NotImplementedError
 
+    def record(self, work: Callable[[], list[DeviceArray]]) -> Recording | None:
+        """Record the launches of `work`, which runs once before; None where the device cannot record.
+
+        Raises DeviceError where `work` waits for the device, or copies from main memory.
+        """
+        return None
+
+    def milliseconds(self, work: Callable[[], Any]) -> float:
+        """How long the device takes for the launches of `work`."""
+        self.wait()
+        begin = time.perf_counter()
+        work()
+        self.wait()
+        return (time.perf_counter() - begin) * 1e3
+
     # ---- what follows from it
     def zeros(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
         """A dense array of zeros."""
@@ -111,14 +152,14 @@ class Runtime:
         out = np.empty(array.shape, array.dtype)
         if out.size:
             self.copy_out(array, out)
-        if self._watched:
+        if self._watched or self._replayed:
             self._raise_refused()
         return out
 
     def synchronize(self) -> None:
         """Wait for all launches. Raises what a kernel refused."""
         self.wait()
-        if self._watched:
+        if self._watched or self._replayed:
             self._raise_refused()
 
     def launch(
@@ -158,14 +199,37 @@ class Runtime:
         self._watched.append((error, _caller()))
         return DeviceArray(self, self._cells.owner, self._cells.address + 4 * at, (1,), np.dtype(np.int32))
 
+    @contextmanager
+    def refusals_apart(self) -> Iterator[Refusals]:
+        """Let the cells of the body be of an array of its own, which stays when the body ends."""
+        before = self._cells, self._watched, self._replayed
+        self._cells, self._watched, self._replayed = self.zeros((_CELLS,), np.int32), [], {}
+        own = Refusals(self._cells, self._watched)
+        try:
+            yield own
+        finally:
+            own.watched = self._watched
+            self._cells, self._watched, self._replayed = before
+
+    def watch_again(self, refusals: Refusals) -> None:
+        """Look at cells again where the device is next waited for: a recording that writes them was replayed."""
+        if refusals.watched:
+            self._replayed[id(refusals)] = refusals
+
     def _raise_refused(self) -> None:
-        assert self._cells is not None
-        watched, self._watched = self._watched, []
+        found = [*self._replayed.values()]
+        if self._cells is not None:
+            found.insert(0, Refusals(self._cells, self._watched))
+        self._watched, self._replayed = [], {}
+        for one in found:
+            self._raise_of(one.cells, one.watched)
+
+    def _raise_of(self, array: DeviceArray, watched: list[tuple[Refusal, str]]) -> None:
         cells = np.empty(_CELLS, np.int32)
-        self.copy_out(self._cells, cells)
+        self.copy_out(array, cells)
         if not cells.any():
             return
-        self.clear(self._cells)
+        self.clear(array)
         first = int(np.flatnonzero(cells)[0])
         error, line = watched[first]
         made = error(int(cells[first]) - 1)

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import OptionError, ShapeError
+from megengine.core.errors import OptionError, ShapeError, listed
 from megengine.core.sizes import closed
 from megengine.core.text import counted
+from megengine.device import normalize
 from megengine.plan.compiler import Plan, StepInfo, is_exact
+from megengine.plan.gpu_plan import GpuPlan
 from megengine.plan.segmented_plan import SegmentedPlan
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.formats import native as files
@@ -91,19 +93,36 @@ class OpenPlan:
         return f"{shapes}; at the example:\n{self.at().describe()}"
 
 
-AnyPlan = Plan | OpenPlan | SegmentedPlan
+AnyPlan = Plan | OpenPlan | SegmentedPlan | GpuPlan
 
 
-def compile(model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool = False) -> AnyPlan:
+def compile(
+    model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool = False, device: str | None = None
+) -> AnyPlan:
     """Compile a float or integer model for the shapes it was captured with; for each shape where axes are open.
 
-    Float graphs are fused (batch norm, bias, residual, activation); integer arithmetic is never changed.
+    Float graphs are fused (batch norm, bias, residual, activation); integer arithmetic is never changed. The plan is
+    for `device`, "gpu0" for instance, or else for that of the inputs at the capture (docs/gpu.md).
     `tune` times the usable kernels of every step on this machine, or takes those that won before (docs/plans.md);
     integer results do not depend on which one wins.
     """
     if threads < 1:
         raise OptionError(f"plan: threads is {threads}; expected at least 1")
-    return _planned(lower(model).graph, partial(Plan, threads=threads, tune=tune))
+    graph = lower(model).graph
+    name = normalize(device) if device is not None else next((n.spec.device for n in graph.inputs), "cpu0")
+    if name.startswith("gpu"):
+        return _on_gpu(graph, name)
+    return _planned(graph, partial(Plan, threads=threads, tune=tune))
+
+
+def _on_gpu(graph: InternalGraph, device: str) -> AnyPlan:
+    if names := sorted({expr.op for expr in counting(graph)}):
+        raise OptionError(
+            f"plan: {listed(names)} gives lengths that depend on values, which plans on {device} do not take; call the "
+            "network itself, or compile it for cpu0"
+        )
+    make = partial(GpuPlan, device=device)
+    return OpenPlan(graph, make) if has_open_axes(graph) else make(graph)
 
 
 def _planned(graph: InternalGraph, make: Callable[[InternalGraph], Plan]) -> AnyPlan:
@@ -112,10 +131,10 @@ def _planned(graph: InternalGraph, make: Callable[[InternalGraph], Plan]) -> Any
     return OpenPlan(graph, make) if has_open_axes(graph) else make(graph)
 
 
-def load(path: str | Path, *, threads: int = 1, tune: bool = False) -> AnyPlan:
+def load(path: str | Path, *, threads: int = 1, tune: bool = False, device: str | None = None) -> AnyPlan:
     """Read a graph that `Plan.save` (or `traced_module.files.save`) wrote, and compile it for this machine.
 
     Raises:
         FileFormatError: no such file, damaged, or not of this format.
     """
-    return compile(files.load(path), threads=threads, tune=tune)
+    return compile(files.load(path), threads=threads, tune=tune, device=device)
