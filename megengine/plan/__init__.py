@@ -2,5 +2,6 @@
 
 from megengine.plan.compiler import Plan, StepInfo
 from megengine.plan.compiling import OpenPlan, SegmentedPlan, compile, load
+from megengine.plan.gpu_plan import GpuPlan
 
-__all__ = ["SegmentedPlan", "OpenPlan", "Plan", "StepInfo", "compile", "load"]
+__all__ = ["GpuPlan", "SegmentedPlan", "OpenPlan", "Plan", "StepInfo", "compile", "load"]
