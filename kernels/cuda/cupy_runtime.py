@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from megengine.core.errors import DeviceError
+from megengine.kernels import _core
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.compiler import cubin
 from megengine.kernels.cuda.runtime import Recording, Refusals, Runtime, provide
 from megengine.kernels.cuda.sources import Program
 
 OLDEST = 75  # sm_75, Turing: the oldest that CUDA 13 compiles for
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permission
 
 
@@ -47,33 +48,6 @@ def count() -> int:
     return cupy.cuda.runtime.getDeviceCount()
 
 
-class _Block:
-    """Memory of the pool that counts itself."""
-
-    __slots__ = ("counts", "pointer", "size")
-
-    def __init__(self, counts: _Counts, pointer: Any, size: int) -> None:
-        self.counts, self.pointer, self.size = counts, pointer, size
-        counts.add(size)
-
-    def __del__(self) -> None:
-        self.counts.add(-self.size)
-
-
-class _Counts:
-    """Bytes that values hold: CuPy's pool would add up all its blocks each time it is asked."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.used = self.peak = 0
-
-    def add(self, size: int) -> None:
-        """Count bytes that were taken, or given back."""
-        with self._lock:
-            self.used += size
-            self.peak = max(self.peak, self.used)
-
-
 class CupyRuntime(Runtime):
     """The device of a number. Values lie in CuPy's memory pool; launches go to CuPy's current stream."""
 
@@ -96,14 +70,18 @@ class CupyRuntime(Runtime):
                 f"device {name!r} is not usable: it has compute capability {self.architecture / 10}; expected "
                 f"{OLDEST / 10} or more; use cpu0, the processor"
             )
-        self._functions: dict[tuple[Program, str], Any] = {}
+        self._functions: dict[tuple[Program, str], int] = {}  # handles
         self._modules: dict[Program, Any] = {}
-        self._counts = _Counts()
+        self._launcher = _core.CudaLauncher("libcuda.so.1")
+        self._alone = count == 1
+        self._held = _core.CudaHeld()
         self._peak_reserved = 0
         self._kept: dict[int, Any] | None = None  # while launches are recorded: memory from outside that they name
         self._own: set[int] = set()  # addresses of the memory of the recording
 
     def _select(self) -> None:
+        if self._alone:
+            return
         runtime = self._cupy.cuda.runtime
         if runtime.getDevice() != self.index:
             runtime.setDevice(self.index)
@@ -118,7 +96,7 @@ class CupyRuntime(Runtime):
             pointer = self._cupy.cuda.alloc(size)
         except self._cupy.cuda.memory.OutOfMemoryError as exc:
             raise DeviceError(self._no_room(size)) from exc
-        return DeviceArray(self, _Block(self._counts, pointer, size), pointer.ptr, shape, dtype)
+        return DeviceArray(self, _core.CudaMemory(self._held, pointer, size), pointer.ptr, shape, dtype)
 
     def _no_room(self, size: int) -> str:
         have = self.memory()
@@ -151,7 +129,7 @@ class CupyRuntime(Runtime):
         stream = self._cupy.cuda.get_current_stream()
         self._cupy.cuda.runtime.memsetAsync(array.address, 0, array.nbytes, stream.ptr)
 
-    def _function(self, program: Program, kernel: str, shared: int) -> Any:
+    def _function(self, program: Program, kernel: str, shared: int) -> int:
         module = self._modules.get(program)
         if module is None:
             module = self._cupy.cuda.function.Module()
@@ -161,7 +139,7 @@ class CupyRuntime(Runtime):
         if shared > _PLAIN_SHARED:
             attribute = self._cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._cupy.cuda.driver.funcSetAttribute(found.ptr, attribute, shared)
-        return found
+        return found.ptr
 
     def start(
         self,
@@ -181,9 +159,17 @@ class CupyRuntime(Runtime):
         function = self._functions.get(key)
         if function is None or shared > _PLAIN_SHARED:
             function = self._functions[key] = self._function(program, kernel, shared)
-        function(
-            grid, block, [a.address if type(a) is DeviceArray else 0 if a is None else a for a in arguments], shared
-        )
+        stream = self._cupy.cuda.get_current_stream().ptr
+        failed = self._launcher(function, grid, block, shared, stream, arguments)
+        if failed == _NO_CONTEXT:  # the first call of this thread
+            self._cupy.cuda.runtime.setDevice(self.index)
+            self._cupy.cuda.runtime.free(0)
+            failed = self._launcher(function, grid, block, shared, stream, arguments)
+        if failed:
+            raise DeviceError(
+                f"{program.file}: {kernel} was not launched on {self.name}: CUDA error {failed} "
+                f"(grid {grid}, block {block}, {shared} bytes of shared memory)"
+            )
 
     def record(self, work: Callable[[], list[DeviceArray]]) -> Recording:
         self._select()
@@ -233,18 +219,19 @@ class CupyRuntime(Runtime):
         pool = self._cupy.get_default_memory_pool()
         free, total = self._cupy.cuda.runtime.memGetInfo()
         reserved = pool.total_bytes()
-        self._peak_reserved = max(self._peak_reserved, reserved, self._counts.peak)
+        self._peak_reserved = max(self._peak_reserved, reserved, self._held.most)
         return {
             "total": total,
             "free": free,
-            "used": self._counts.used,
+            "used": self._held.now,
             "reserved": reserved,
-            "peak_used": self._counts.peak,
+            "peak_used": self._held.most,
             "peak_reserved": self._peak_reserved,
         }
 
     def reset_peaks(self) -> None:
-        self._counts.peak, self._peak_reserved = self._counts.used, 0
+        self._held.reset()
+        self._peak_reserved = 0
 
     def release(self) -> None:
         self._select()

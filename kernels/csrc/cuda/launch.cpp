@@ -112,6 +112,8 @@ class CountedMemory {
     CountedMemory& operator=(const CountedMemory&) = delete;
     ~CountedMemory() { held_->add(-size_); }
 
+    const nb::object& pointer() const { return memory_; }
+
   private:
     std::shared_ptr<Held> held_;
     nb::object memory_;
@@ -127,6 +129,7 @@ void bind_cuda(nb::module_& m) {
         .def_prop_ro("most", [](const Held& held) { return held.most.load(); })
         .def("reset", [](Held& held) { held.most.store(held.now.load()); });
     nb::class_<CountedMemory>(m, "CudaMemory")
+        .def_prop_ro("pointer", &CountedMemory::pointer)
         .def(nb::init<std::shared_ptr<Held>, nb::object, std::int64_t>(), nb::arg("held"), nb::arg("memory"),
              nb::arg("size"));
     nb::class_<Launcher>(m, "CudaLauncher")
