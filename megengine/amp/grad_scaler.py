@@ -52,7 +52,7 @@ class GradScaler:
         if not isinstance(gm, GradManager):
             raise ArgumentError(f"GradScaler.backward: gm is {shown(gm)}; expected a GradManager")
         targets = [] if y is None else tensors_of("y", y)
-        seeds = [Tensor(np.ones(t.shape, np.float32)) for t in targets] if dy is None else tensors_of("dy", dy)
+        seeds = [Tensor(np.ones(t.shape, np.float32), device=t.device) for t in targets] if dy is None else tensors_of("dy", dy)
         gm.backward(targets, [seed * self.scale_factor for seed in seeds])
         if unscale_grad:
             self.unscale(gm.attached_tensors())

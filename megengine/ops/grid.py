@@ -27,7 +27,7 @@ def _reflected(at: Tensor, low: float, high: Length) -> Tensor:
     """Points brought into [low, high] by reflection at both ends."""
     span = high - low
     if isinstance(span, Tensor):
-        span = apply("maximum", span, Tensor(1e-6, dtype=span.dtype))
+        span = apply("maximum", span, Tensor(1e-6, dtype=span.dtype, device=span.device))
     elif span <= 0:
         return at * 0 + low
     distance = at - low
@@ -111,5 +111,5 @@ def _term(flat: Tensor, batch: Tensor, lengths: Sequence[Length], taken: Any, bo
         values = values * apply("reshape", weight, shape=(*weight.shape, 1))
     if within is not None:
         inside = apply("reshape", within, shape=(*within.shape, 1))
-        values = apply("where", inside, values, Tensor(0.0, dtype=values.dtype))
+        values = apply("where", inside, values, Tensor(0.0, dtype=values.dtype, device=values.device))
     return values

@@ -160,7 +160,7 @@ def _set(x: np.ndarray, value: np.ndarray, *indices: np.ndarray, pattern: Patter
 def _set_vjp(ctx: Any, ct: Tensor) -> tuple:
     _, value, *indices = ctx.inputs
     pattern = ctx.attrs["pattern"]
-    zero = Tensor._wrap(np.zeros((), storage_of(value.dtype)))
+    zero = Tensor._wrap(np.zeros((), storage_of(value.dtype)), None, value.device)
     dx = apply("set_index", ct, zero, *indices, pattern=pattern)
     dvalue = unbroadcast(apply("index", ct, *indices, pattern=pattern), value.shape)
     return (dx, dvalue, *[None] * len(indices))
@@ -209,7 +209,7 @@ def _where_infer(mask: TensorSpec, x: TensorSpec, y: TensorSpec) -> TensorSpec:
 
 def _where_vjp(ctx: Any, ct: Tensor) -> tuple:
     mask, x, y = ctx.inputs
-    zero = Tensor._wrap(np.zeros((), storage_of(ct.dtype)))
+    zero = Tensor._wrap(np.zeros((), storage_of(ct.dtype)), None, ct.device)
     dx = unbroadcast(apply("where", mask, ct, zero), x.shape)
     dy = unbroadcast(apply("where", mask, zero, ct), y.shape)
     return None, dx, dy
@@ -311,10 +311,10 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
             if not array.ndim:
                 raise ShapeError("getitem: a truth value stands beside other indices; expected a mask with axes")
             rest = x.shape[len(pattern) :]
-            indices += _places(Tensor._wrap(array), rest[: array.ndim], rest)
+            indices += _places(Tensor._wrap(array, None, x.device), rest[: array.ndim], rest)
             pattern += ["i"] * array.ndim
         elif array.dtype.kind in "iu" or array.size == 0:
-            indices.append(Tensor._wrap(array.astype(np.int32)))
+            indices.append(Tensor._wrap(array.astype(np.int32), None, x.device))
             pattern.append("i")
         else:
             raise DTypeError(f"getitem: an index is {array.dtype}; expected integers, booleans, slices or None")

@@ -21,7 +21,7 @@ def _standardize(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     mean = apply("mean", x, axis=axes, keepdims=True)
     centred = apply("sub", x, mean)
     var = apply("mean", apply("mul", centred, centred), axis=axes, keepdims=True)
-    shift = Tensor(eps, dtype=x.dtype)
+    shift = Tensor(eps, dtype=x.dtype, device=x.device)
     return apply("div", centred, apply("sqrt", apply("add", var, shift)))
 
 
@@ -93,7 +93,7 @@ def prelu(x: TensorLike, y: TensorLike) -> Tensor:
         if value.ndim < 2 or slope.size != value.shape[1]:
             raise ShapeError(f"prelu: y has {counted(slope.size, 'slope')}; expected 1 or one a channel: {value.shape}")
         slope = apply("reshape", slope, shape=(1, slope.size, *[1] * (value.ndim - 2)))
-    zero = Tensor(0.0, dtype=value.dtype)
+    zero = Tensor(0.0, dtype=value.dtype, device=value.device)
     return apply("add", apply("maximum", value, zero), apply("mul", apply("minimum", value, zero), slope))
 
 

@@ -338,9 +338,10 @@ define(
 )
 
 
-def _vector(p: Any, channels: int, fill: float) -> Tensor:
+def _vector(p: Any, x: Tensor, fill: float) -> Tensor:
+    channels = x.shape[1]
     if p is None:
-        return Tensor(np.full(channels, fill, np.float32))
+        return Tensor(np.full(channels, fill, np.float32), device=x.device)
     p = as_tensor(p)
     return p if p.shape == (channels,) else apply("reshape", p, shape=(p.size,))
 
@@ -370,17 +371,17 @@ def batch_norm(
     """
     x = floating(inp)
     c = x.shape[1]
-    scale, shift = _vector(weight, c, 1.0), _vector(bias, c, 0.0)
+    scale, shift = _vector(weight, x, 1.0), _vector(bias, x, 0.0)
     if not fits(momentum, float):
         raise ArgumentError(f"batch_norm: momentum is {shown(momentum)}; expected a number")
     if not training:
         if running_mean is None or running_var is None:
             raise ShapeError("batch_norm: evaluation needs running_mean and running_var; pass them or training=True")
         return apply(
-            "batch_norm", x, scale, shift, _vector(running_mean, c, 0), _vector(running_var, c, 1), eps=float(eps)
+            "batch_norm", x, scale, shift, _vector(running_mean, x, 0), _vector(running_var, x, 1), eps=float(eps)
         )
     if not x.size:  # no statistics: the running ones are kept, and parameters get zero gradients
-        y = apply("batch_norm", x, scale, shift, _vector(None, c, 0), _vector(None, c, 1), eps=float(eps))
+        y = apply("batch_norm", x, scale, shift, _vector(None, x, 0), _vector(None, x, 1), eps=float(eps))
         return y if inplace or running_mean is None or running_var is None else (y, running_mean, running_var)
     y, mean, var = apply("batch_norm_training", x, scale, shift, eps=float(eps))
     if running_mean is None or running_var is None:

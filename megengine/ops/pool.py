@@ -143,7 +143,7 @@ def _avg_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any, count_inclu
 def _avg_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
     x, a = ctx.inputs[0], ctx.attrs
     counts = _counts(x.shape[2:], a["kernel"], a["stride"], a["padding"], a["count_include_pad"])
-    share = ct / Tensor(counts, dtype=ct.dtype)
+    share = ct / Tensor(counts, dtype=ct.dtype, device=ct.device)
     cols = apply("broadcast_to", apply("reshape", share, shape=(*ct.shape, 1, 1)), shape=(*ct.shape, *a["kernel"]))
     return (apply("fold", cols, size=x.shape[2:], stride=a["stride"], padding=a["padding"], dilation=(1, 1)),)
 

@@ -63,7 +63,7 @@ def _vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
         where = apply("one_hot", apply("argmax", cols, axis=ct.ndim, keepdims=False), depth=flat[-1])
         share = apply("cast", where, dtype=ct.dtype) * apply("reshape", ct, shape=(*ct.shape, 1))
     else:
-        each = ct / Tensor(pool_counts(size, **ctx.attrs), dtype=ct.dtype)
+        each = ct / Tensor(pool_counts(size, **ctx.attrs), dtype=ct.dtype, device=ct.device)
         share = apply("broadcast_to", apply("reshape", each, shape=(*ct.shape, 1)), shape=flat)
     return (apply("fold", apply("reshape", share, shape=(*ct.shape, *kernel)), size=size, **window),)
 

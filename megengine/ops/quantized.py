@@ -148,9 +148,9 @@ def straight_through(ctx: Any, ct: Tensor, above: str, below: str, beyond: float
     `above` and `below` name the comparisons with the ends of the range.
     """
     (x,), d = ctx.inputs, ctx.attrs["dtype"]
-    t = apply("div", x, Tensor(integer.along(d.scale, d.axis, x.ndim)))
+    t = apply("div", x, Tensor(integer.along(d.scale, d.axis, x.ndim), device=x.device))
     for comparison, end in ((above, d.qmin - beyond), (below, d.qmax + beyond)):
-        inside = apply(comparison, t, Tensor(np.asarray(end - d.zero_point, np.float32)))
+        inside = apply(comparison, t, Tensor(np.asarray(end - d.zero_point, np.float32), device=x.device))
         ct = apply("mul", ct, apply("cast", inside, dtype=ct.dtype))
     return (ct,)
 

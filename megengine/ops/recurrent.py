@@ -103,9 +103,9 @@ def _infer(x: TensorSpec, w: TensorSpec, r: TensorSpec, *more: TensorSpec, **att
 _TENSORS = Maths(
     lambda name, x: apply(name, x),
     lambda sums, x, w: sums + apply("matmul", x, w, transpose_a=False, transpose_b=True),
-    lambda mask, a, b: apply("where", mask if isinstance(mask, Tensor) else Tensor(mask), a, b),
+    lambda mask, a, b: apply("where", mask if isinstance(mask, Tensor) else Tensor(mask, device=a.device), a, b),
     lambda xs, axis: stacked(xs, axis),
-    lambda shape, like: Tensor(0.0, dtype=like.dtype) * np.ones(shape, like.dtype),
+    lambda shape, like: Tensor._wrap(np.zeros(shape, like.dtype), None, like.device),
     lambda x, lo, hi: apply("clip", x, lo=lo, hi=hi),
     lambda x, dtype: apply("fake_quant", x, dtype=dtype),
 )

@@ -380,7 +380,7 @@ def roi_samples(
     taken = sample if mode == "avg" else _largest_part
     pixels = taken(x, batch, *clipped, border="replicate")
     assert inside is not None
-    pixels = apply("where", _last(inside), pixels, Tensor(0.0, dtype=pixels.dtype))
+    pixels = apply("where", _last(inside), pixels, Tensor(0.0, dtype=pixels.dtype, device=pixels.device))
     pixels = apply("reshape", pixels, shape=(n, *size, samples * samples, x.shape[1]))
     cells_of = apply("mean" if mode == "avg" else "max", pixels, axis=(3,), keepdims=False)
     return apply("transpose", cells_of, perm=(0, 3, 1, 2))

@@ -55,7 +55,7 @@ def _key(op: str, shape: tuple[int, ...], index: np.ndarray, axis: int) -> tuple
 
 def _gather_vjp(ctx: Any, ct: Tensor) -> tuple:
     x, index = ctx.inputs
-    zeros = Tensor._wrap(np.zeros(x.shape, storage_of(ct.dtype)))
+    zeros = Tensor._wrap(np.zeros(x.shape, storage_of(ct.dtype)), None, ct.device)
     return apply("scatter_elements", zeros, index, ct, axis=ctx.attrs["axis"], reduction="add"), None
 
 
@@ -120,13 +120,13 @@ def _update_vjp(ctx: Any, ct: Tensor, put: Any, take: Any, updates: Tensor) -> t
     """Gradients of (x, index, updates), from the functions that put updates at the places and take elements there."""
     x, y, reduction = ctx.inputs[0], ctx.outputs[0], ctx.attrs["reduction"]
     if reduction == "none":  # of several updates of a place the last one counts
-        order = Tensor._wrap(np.arange(updates.size, dtype=np.int64).reshape(updates.shape))
-        last = put(Tensor._wrap(np.full(x.shape, -1, np.int64)), order, "max")
+        order = Tensor._wrap(np.arange(updates.size, dtype=np.int64).reshape(updates.shape), None, x.device)
+        last = put(Tensor._wrap(np.full(x.shape, -1, np.int64), None, x.device), order, "max")
         return masked(ct, last < 0), None, masked(take(ct), take(last) == order)
     if reduction == "add":
         return ct, None, take(ct)
     if reduction == "mul":
-        ones = Tensor._wrap(np.ones(x.shape, storage_of(ct.dtype)))
+        ones = Tensor._wrap(np.ones(x.shape, storage_of(ct.dtype)), None, ct.device)
         factors = put(ones, updates, "mul")
         return ct * factors, None, take(ct * y) / updates
     chosen = apply("logical_and", take(y) == updates, take(x) != updates)  # ties go to x

@@ -110,7 +110,7 @@ def _pad_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
         stops = tuple(a + n for n, (a, _) in zip(x.shape, widths, strict=True))
         return (apply("slice", ct, starts=starts, stops=stops, steps=(1,) * x.ndim),)
     where = np.pad(np.arange(x.size, dtype=np.int32).reshape(x.shape), widths, mode=mode)
-    index = Tensor._wrap(where.reshape(-1))
+    index = Tensor._wrap(where.reshape(-1), None, ct.device)
     flat = apply("index_backward", apply("reshape", ct, shape=(ct.size,)), index, shape=(x.size,), pattern=("i",))
     return (apply("reshape", flat, shape=x.shape),)
 

@@ -154,12 +154,12 @@ def constants(
     steps = bias_steps(bias, source.only_scale, s_w)
     form = "products" if target is None else form_of(product, w, relu=relu)
     none = np.zeros(len(w), np.float32)
-    stored = Tensor._wrap(np.ascontiguousarray(w), first_axis(known_quantized(weight.dtype)))
+    stored = Tensor._wrap(np.ascontiguousarray(w), first_axis(known_quantized(weight.dtype)), weight.device)
     if form == "products":
         b, M, B = np.zeros(len(w), np.int32), p, steps.astype(np.float32) * p
     else:
         b, M, B = steps, p if form == "together" or target is None else p / np.float32(target.only_scale), none
-    return Constants(stored, *(Tensor(v) for v in (b, M, B)), factor=1.0 if form == "scaled" else None)
+    return Constants(stored, *(Tensor(v, device=weight.device) for v in (b, M, B)), factor=1.0 if form == "scaled" else None)
 
 
 def first_axis(dtype: QuantizedDType) -> QuantizedDType:
