@@ -16,14 +16,14 @@ from megengine.core.text import counted
 from megengine.kernels.cuda import walks
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.moves import distances, strided_copy
-from megengine.kernels.cuda.rows import Indexed, Rows, combine, index_program, indexed, put, take, worst
+from megengine.kernels.cuda.rows import INT32, INT64, Indexed, Rows, combine, index_program, indexed, put, take, worst
 from megengine.kernels.cuda.sources import TYPES, Program, program, type_name
 from megengine.kernels.cuda.walks import BLOCK, Axis, grid_of, merged, move
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
 
 Ints = tuple[int, ...]
-_HOW = {"add": "ADD", "mul": "MUL", "max": "MAX", "min": "MIN"}
+_POSITIONS = 1 << 31  # they are numbered in 32 bits
 
 
 def _broadcast(x: DeviceArray, shape: Ints) -> DeviceArray:
@@ -52,6 +52,11 @@ def _plan(shape: Ints, problem: Problem, first: int) -> Indexed:
     return indexed(shape, problem.attrs["pattern"], tuple(s.shape for s in problem.inputs[first:]))
 
 
+def _codes(dtype: np.dtype) -> Program:
+    """The program that makes places of indices of a dtype."""
+    return program("codes.cu", INDEX=type_name(dtype))
+
+
 def _joined(op: str, plan: Indexed, indices: Sequence[DeviceArray]) -> tuple[DeviceArray, DeviceArray]:
     """The number of each place among all that could be indexed, and its distance in steps; checked, int64."""
     runtime = indices[0].runtime
@@ -63,7 +68,7 @@ def _joined(op: str, plan: Indexed, indices: Sequence[DeviceArray]) -> tuple[Dev
         refused = runtime.refusal(worst(op, axis, length))
         numbers = [np.int64(n) for n in (0, 1, length, distance)]
         arguments = (codes, places, index, *numbers, np.int32(k == 0), refused, np.int64(plan.count))
-        runtime.each(index_program(1, index.dtype), "join", plan.count, arguments)
+        runtime.each(_codes(index.dtype), "join", plan.count, arguments)
     return codes, codes if places is None else places
 
 
@@ -73,7 +78,7 @@ def _index(problem: Problem, x: DeviceArray, *indices: DeviceArray) -> DeviceArr
     plan = _plan(x.shape, problem, 1)
     rows = plan.rows(distances(plan.shape))
     assert rows is not None  # what is taken is dense
-    if len(indices) == 1:
+    if len(indices) == 1 and indices[0].dtype in (INT32, INT64):
         axis, length = plan.axes[0], plan.lengths[0]
         refused = x.runtime.refusal(worst("index", axis, length))
         return take(x, plan.shape, indices[0], rows, length, refused)
@@ -92,7 +97,7 @@ def _index_backward(problem: Problem, ct: DeviceArray, *indices: DeviceArray) ->
     codes, places = _joined("index_backward", plan, indices)
     rows = plan.rows(distances(plan.shape))
     assert rows is not None
-    combine("ADD", out, _broadcast(ct, plan.shape), rows, codes, places, math.prod(plan.lengths))
+    combine("add", out, _broadcast(ct, plan.shape), rows, codes, places, math.prod(plan.lengths))
     return out
 
 
@@ -148,10 +153,11 @@ def _gather_elements(problem: Problem, x: DeviceArray, index: DeviceArray) -> De
     refused = x.runtime.refusal(worst("gather_elements", problem.attrs["axis"], x.shape[axis]))
     if not out.size:
         return out
+    if not x.size or index.dtype not in (INT32, INT64):
+        places = _places_along(x.shape, index, axis, refused)
+        flat = Rows((), Axis(index.size, 0, 1), (), 1)
+        return take(x, index.shape, places, flat, None, None)
     code, length = index_program(x.dtype.itemsize, index.dtype), np.int64(x.shape[axis])
-    if not x.size:  # every index is outside
-        _places_along(x.shape, index, axis, refused)
-        return out
     for made, count in _along(x.shape, index.shape, axis):
         arguments = (out, x, index, made, length, refused, np.uint32(count))
         x.runtime.launch(code, "take_along", grid_of(count), BLOCK, arguments)
@@ -164,7 +170,7 @@ def _places_along(shape: Ints, index: DeviceArray, axis: int, refused: DeviceArr
     if index.size:
         for made, count in _along(shape, index.shape, axis):
             arguments = (places, index, made, np.int64(shape[axis]), refused, np.uint32(count))
-            index.runtime.launch(index_program(1, index.dtype), "places_along", grid_of(count), BLOCK, arguments)
+            index.runtime.launch(_codes(index.dtype), "places_along", grid_of(count), BLOCK, arguments)
     return places
 
 
@@ -178,7 +184,7 @@ def _placed(x: DeviceArray, updates: DeviceArray, codes: DeviceArray, inner: int
     if reduction == "none":
         put(out, updates, rows, codes, codes, domain)
     else:
-        combine(_HOW[reduction], out, updates, rows, codes, codes, domain)
+        combine(reduction, out, updates, rows, codes, codes, domain)
     return out
 
 
@@ -197,7 +203,7 @@ def _scatter_nd(problem: Problem, x: DeviceArray, index: DeviceArray, updates: D
         refused = runtime.refusal(worst("scatter_nd", k, length))
         numbers = [np.int64(n) for n in (k, depth, length, 0)]
         arguments = (codes, None, index, *numbers, np.int32(k == 0), refused, np.int64(count))
-        runtime.each(index_program(1, index.dtype), "join", count, arguments)
+        runtime.each(_codes(index.dtype), "join", count, arguments)
     return _placed(x, updates, codes, math.prod(x.shape[depth:]), problem.attrs["reduction"])
 
 
@@ -233,19 +239,19 @@ def _few_positions(first: int) -> Callable[[Problem], str | None]:
 
     def usable(problem: Problem) -> str | None:
         count = max((s.size for s in problem.inputs[first:]), default=0)
-        return None if count < walks.LIMIT else f"{count} indices; fewer than {walks.LIMIT} are taken"
+        return None if count < _POSITIONS else f"{count} indices; fewer than {_POSITIONS} are taken"
 
     return usable
 
 
 def programs() -> Iterator[Program]:
     """Every program that these kernels launch."""
-    integers = [dtype for dtype in TYPES if dtype.kind in "iu"]
-    for size, dtype in itertools.product((1, 2, 4, 8, 16), integers):
+    for size, dtype in itertools.product((1, 2, 4, 8, 16), (INT32, INT64)):
         yield index_program(size, dtype)
     for dtype, name in TYPES.items():
-        for how in _HOW.values():
-            yield program("combining.cu", TYPE=name, COMBINE=how)
+        yield program("combining.cu", TYPE=name)
+        if dtype.kind in "iu":
+            yield _codes(dtype)
         if not _is_half(dtype):
             yield _one_hot_program(dtype)
 

@@ -164,9 +164,12 @@ def worst(op: str, axis: int, length: int) -> Callable[[int], Exception]:
     return error
 
 
-def index_program(size: int, dtype: np.dtype | type = np.int64) -> Program:
-    """The program that takes units of a size at places of a dtype."""
-    return program("indexing.cu", SIZE=size, INDEX=type_name(np.dtype(dtype)))
+INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
+
+
+def index_program(size: int, dtype: np.dtype = INT64) -> Program:
+    """The program that takes units of a size at indices of a dtype, int32 or int64."""
+    return program("indexing.cu", SIZE=size, INDEX=type_name(dtype))
 
 
 def _unit(itemsize: int, rows: Rows, *arrays: DeviceArray) -> tuple[int, tuple[tuple[np.ndarray, int], ...]]:
@@ -215,14 +218,14 @@ def put(
 def combine(
     how: str, whole: DeviceArray, part: DeviceArray, rows: Rows, codes: DeviceArray, places: DeviceArray, domain: int
 ) -> None:
-    """Combine rows with what stands at their places, `how` being ADD, MUL, MAX or MIN; in the order of the rows."""
+    """Combine rows with what stands at their places, `how` being add, mul, max or min; in the order of the rows."""
     runtime, count = whole.runtime, codes.size
     if not count or not whole.size:
         return
     bits = max((domain - 1).bit_length(), 1)
     _, order = ordered(codes.reshape((1, count)), count, values=False, bits=bits)
-    code = program("combining.cu", TYPE=type_name(whole.dtype), COMBINE=how)
+    code = program("combining.cu", TYPE=type_name(whole.dtype))
     for made, units in rows.launches(whole.dtype.itemsize, whole.dtype.itemsize)[1]:
         if units:
             arguments = (whole, part, codes, places, order, made, np.int32(count), np.uint32(units))
-            runtime.launch(code, "combine", grid_of(units), BLOCK, arguments)
+            runtime.launch(code, f"combine_{how}", grid_of(units), BLOCK, arguments)

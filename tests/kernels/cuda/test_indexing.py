@@ -139,10 +139,10 @@ def test_not_a_number_stays_in_a_maximum():
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 def test_places_named_by_coordinates(rank):
-    x, count = numbers(4, 5, 6), 9
-    index = np.stack([places(n, count) for n in x.shape[:rank]], 1) if rank else np.zeros((count, 0), np.int32)
+    x, shape = numbers(4, 5, 6), (9,) if rank else ()
+    index = np.stack([places(n, 9) for n in x.shape[:rank]], 1) if rank else np.zeros((0,), np.int32)
     for reduction in REDUCTIONS:
-        check("scatter_nd", (x, index, numbers(count, *x.shape[rank:])), reduction=reduction)
+        check("scatter_nd", (x, index, numbers(*shape, *x.shape[rank:])), reduction=reduction)
 
 
 def test_elements_along_every_axis():
@@ -193,7 +193,7 @@ REFUSED = [
     ("scatter_nd", (numbers(3), np.array([[8]]), numbers(1)), {"reduction": "none"}, "scatter_nd: index 8 .* axis 0"),
     ("one_hot", (np.array([0, 3]),), {"depth": 3}, "one_hot: index 3 is out of range for 3 classes"),
     ("one_hot", (np.array([0, -1]),), {"depth": 3}, "one_hot: index -1 "),
-    ("index", (numbers(3), np.array([2**64 - 1], np.uint64)), {"pattern": ("i",)}, "index: index .* of length 3"),
+    ("set_index", (numbers(3), np.float32(1), np.array([2**64 - 1], np.uint64)), {"pattern": ("i",)}, "of length 3"),
 ]
 
 
