@@ -15,12 +15,19 @@ import numpy as np
 from megengine.core.dtype import bfloat16, storage_of
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.sources import Program, program, type_name
+from megengine.kernels.cuda.tensor_cores import (
+    MULTIPROCESSORS,
+    Precision,
+    Tile,
+    on_tensor_cores,
+    tile_for,
+    wide,
+)
 from megengine.kernels.kernel import EagerKernel, Kernel, always
 from megengine.kernels.problem import Problem
 
 AXES = 8  # of the stack of matrices, after neighbours are joined
 THREADS = 256
-MULTIPROCESSORS = 132  # of the GPUs that sizes of tiles are chosen for
 _SHORTEST = 256  # places of a part of a sum
 _MOST_PARTS = 32
 _FARTHEST = (1 << 31) - 1
@@ -110,6 +117,9 @@ class Launch:
     parts: int
     sizes: np.void
     starts: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)  # first elements of launches, of left, right and result
+    threads: int = THREADS
+    shared: int = 0
+    wide: bool = False  # operands begin at multiples of 16 bytes
 
 
 def _index(product: Product) -> str:
@@ -151,20 +161,40 @@ def grid_of(blocks: int, more: int) -> tuple[int, int, int]:
     return blocks, across, -(-more // across)
 
 
-def launch_of(
-    product: Product,
-    dtype: np.dtype,
-    *,
-    ordered: bool = False,
-    fused: bool = False,
-    activation: str = "none",
-    scale: float = 1.0,
-) -> Launch:
-    """The launch of a simplified product of a dtype."""
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What is done with sums: `ordered` ones are one chain of rounded products; `fused` ones have a scale and more."""
+
+    ordered: bool = False
+    fused: bool = False
+    activation: str = "none"
+    scale: float = 1.0
+
+    @property
+    def macros(self) -> dict[str, Any]:
+        """The macros of epilogue.cuh."""
+        return {"FUSED": int(self.fused), "ACT": f"op_{self.activation}"}
+
+
+def launch_of(product: Product, dtype: np.dtype, finish: Finish = Finish(), architecture: int = 0) -> Launch:
+    """The launch of a simplified product of a dtype on a GPU of an architecture."""
     starts, product = _starts(product)
+    if not finish.ordered and on_tensor_cores(dtype, architecture):
+        sides = _wide_sides(product, starts, dtype)
+        if sides is not None:
+            return _on_tensor_cores(product, dtype, finish, sides, starts)
     tile, index = _tile(product, computed_as(dtype)[1]), _index(product)
     blocks = -(-product.rows // tile) * -(-product.columns // tile)
-    parts, part = (1, max(product.depth, 1)) if ordered else parts_of(blocks * product.matrices, product.depth, 16)
+    parts, part = (1, max(product.depth, 1))
+    if not finish.ordered:
+        parts, part = parts_of(blocks * product.matrices, product.depth, 16)
+    places = tuple(abs(place) <= abs(line) for line, place in (product.left, product.right))
+    made = program_of(dtype, tile, index, places, finish)
+    sizes = _struct(product, index, part, finish.scale)
+    return Launch(made, grid_of(blocks * parts, product.matrices), parts, sizes, starts)
+
+
+def _struct(product: Product, index: str, part: int, scale: float) -> np.void:
     sizes = np.zeros((), _STRUCTS[index])
     sizes["rows"], sizes["columns"], sizes["depth"], sizes["part"] = product.rows, product.columns, product.depth, part
     sizes["left_row"], sizes["left_place"] = product.left
@@ -175,26 +205,56 @@ def launch_of(
         names = ("sizes", "left_steps", "right_steps", "out_steps")
         for name, value in zip(names, axis, strict=True):
             sizes[name][number] = value
-    places = tuple(abs(place) <= abs(line) for line, place in (product.left, product.right))
-    made = program_of(dtype, tile, index, places, ordered=ordered, fused=fused, activation=activation)
-    return Launch(made, grid_of(blocks * parts, product.matrices), parts, sizes[()], starts)
+    return sizes[()]
 
 
-def program_of(
-    dtype: np.dtype, tile: int, index: str, places: tuple[bool, ...], *, ordered: bool, fused: bool, activation: str
-) -> Program:
+def program_of(dtype: np.dtype, tile: int, index: str, places: tuple[bool, ...], finish: Finish) -> Program:
     """The program of a variant."""
-    return program(
-        "products.cu",
-        exact=ordered,
-        TILE=tile,
-        INDEX="int" if index == "i4" else "i64",
-        LEFT_PLACES=int(places[0]),
-        RIGHT_PLACES=int(places[1]),
-        FUSED=int(fused),
-        ACT=f"op_{activation}",
-        **macros_of(dtype),
-    )
+    more = {"TILE": tile, **_read(index, places), **finish.macros, **macros_of(dtype)}
+    return program("products.cu", exact=finish.ordered, **more)
+
+
+def _read(index: str, places: tuple[bool, ...]) -> dict[str, Any]:
+    return {"INDEX": type_of(index), "LEFT_PLACES": int(places[0]), "RIGHT_PLACES": int(places[1])}
+
+
+def type_of(index: str) -> str:
+    """C++'s name of a type of indices."""
+    return "int" if index == "i4" else "i64"
+
+
+def _wide_sides(product: Product, starts: Any, dtype: np.dtype) -> tuple[bool, ...] | None:
+    """Whether places of each side lie together, else lines do; None where 16 bytes of a side are not aligned."""
+    found = []
+    for number, (line, place), lines in ((0, product.left, product.rows), (1, product.right, product.columns)):
+        steps = [axis[1 + number] for axis in product.stack] + [start[number] for start in starts]
+        if any(step % wide(dtype) for step in steps):
+            return None
+        if place == 1 and (lines == 1 or line % wide(dtype) == 0):
+            found.append(True)
+        elif line == 1 and (product.depth == 1 or place % wide(dtype) == 0):
+            found.append(False)
+        else:
+            return None
+    return tuple(found)
+
+
+def _on_tensor_cores(
+    product: Product, dtype: np.dtype, finish: Finish, places: tuple[bool, ...], starts: Any
+) -> Launch:
+    tile, index = tile_for(product.rows, product.columns, product.matrices, dtype), _index(product)
+    blocks = tile.blocks(product.rows, product.columns)
+    parts, part = parts_of(blocks * product.matrices, product.depth, 4 * wide(dtype))
+    made = tensor_program(dtype, tile, index, places, finish)
+    sizes, grid = _struct(product, index, part, finish.scale), grid_of(blocks * parts, product.matrices)
+    shared = tile.shared(dtype, left_places=places[0], right_places=places[1])
+    return Launch(made, grid, parts, sizes, starts, tile.threads, shared, wide=True)
+
+
+def tensor_program(dtype: np.dtype, tile: Tile, index: str, places: tuple[bool, ...], finish: Finish) -> Program:
+    """The program of a variant by tensor cores."""
+    more = {**_read(index, places), **tile.macros, **finish.macros, **macros_of(dtype)}
+    return program("tensor_products.cu", exact=False, **more)
 
 
 def multiply(
@@ -216,11 +276,12 @@ def _multiply(launch: Launch, left: Any, right: Any, bias: Any, residual: Any, o
     runtime, sizes = out.runtime, launch.sizes
     if launch.parts == 1:
         arguments = (left, right, bias, residual, out, sizes)
-        runtime.launch(launch.program, "multiply", launch.grid, THREADS, arguments)
+        runtime.launch(launch.program, "multiply", launch.grid, launch.threads, arguments, launch.shared)
         return
     count = int(sizes["rows"]) * int(sizes["columns"]) * int(sizes["matrices"])
     parts = runtime.empty((launch.parts, count), computed_as(out.dtype)[1])
-    runtime.launch(launch.program, "multiply_parts", launch.grid, THREADS, (left, right, parts, sizes))
+    arguments = (left, right, parts, sizes)
+    runtime.launch(launch.program, "multiply_parts", launch.grid, launch.threads, arguments, launch.shared)
     runtime.each(launch.program, "finish", count, (parts, bias, residual, out, np.int32(launch.parts), sizes))
 
 
@@ -263,16 +324,16 @@ def _stacked(a: Any, of_a: Any, b: Any, of_b: Any, out: Any, of_out: Any) -> Pro
 
 
 @functools.lru_cache(4096)
-def _launch(problem: Problem) -> Launch:
+def _launch(problem: Problem, architecture: int, tf32: bool) -> Launch:
     (a, b), attrs, out = problem.inputs[:2], problem.attrs, problem.outputs[0]
     dtype = storage_of(a.dtype)
     if problem.op == "fused_linear":
         product = product_of(a.shape, b.shape, out.shape, transpose_b=True)
-        return launch_of(product, dtype, fused=True, activation=attrs.activation)
+        return launch_of(product, dtype, Finish(fused=True, activation=attrs.activation), architecture)
     if problem.op == "fused_matmul":
-        return launch_of(_viewed(problem), dtype, fused=True, scale=attrs.scale)
+        return launch_of(_viewed(problem), dtype, Finish(fused=True, scale=attrs.scale), architecture)
     product = product_of(a.shape, b.shape, out.shape, transpose_a=attrs.transpose_a, transpose_b=attrs.transpose_b)
-    return launch_of(product, dtype, ordered=problem.op == "ordered_matmul")
+    return launch_of(product, dtype, Finish(ordered=problem.op == "ordered_matmul"), architecture)
 
 
 def _viewed(problem: Problem) -> Product:
@@ -287,7 +348,12 @@ def _viewed(problem: Problem) -> Product:
 
 def _run(problem: Problem, a: DeviceArray, b: DeviceArray, *more: DeviceArray) -> DeviceArray:
     out = a.runtime.empty(problem.outputs[0].shape, a.dtype)
-    return multiply(_launch(problem), a, b, out, *more) if out.size else out
+    if not out.size:
+        return out
+    launch = _launch(problem, a.runtime.architecture, Precision.tf32)
+    if launch.wide and (a.address | b.address) % 16:
+        launch = _launch(problem, 0, False)
+    return multiply(launch, a, b, out, *more)
 
 
 def _run_viewed(problem: Problem, a: DeviceArray, b: DeviceArray) -> DeviceArray:

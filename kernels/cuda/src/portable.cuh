@@ -7,13 +7,17 @@
 //   wide_load<W>(tile, i), wide_store(tile, i, w)    several elements of a shared array at once, aligned
 //   cp_async16(tile, i, src), cp_async_commit(), cp_async_wait<N>()    16 bytes to shared memory; there after the wait
 //   cp_async<BYTES>(tile, i, src)    the same for 4, 8 or 16 bytes
+//   cp_async16_part(tile, i, src, n)    the first n of 16 bytes, and zeros behind them
 //   ldmatrix_x4(r, tile, i)    four matrices of eight rows of 16 bytes: lane l gives row l % 8 of matrix l / 8, and gets in
 //     r[m] the word l % 4 of row l / 4 of matrix m
+//   ldmatrix_x4_turned(r, tile, i)    the same of 8 x 8 numbers of 2 bytes, turned: numbers 2 (l % 4) and 2 (l % 4) + 1 of
+//     column l / 4 of matrix m
 //   dot4<T>(x, w, d)    d + four products; x holds four T (u8 or s8), w four s8
 //   mma_16x8x32<T>(d, a, b)    d[16 x 8] += a[16 x 32] * b[32 x 8] by one warp. g = lane / 4, t = lane % 4, four numbers a
 //     word along k: a (row, k): (g, 4t) (g + 8, 4t) (g, 4t + 16) (g + 8, 4t + 16); b (k, col): (4t, g) (4t + 16, g);
 //     d: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)
 //   mma_16x8x16<T>(d, a, b)    the same for T = f16 or bf16, two a word, sums in float32: 2t for 4t, and 8 for 16
+//   mma_16x8x8(d, a, b)    the same for floats, one a word, of which 10 bits behind the point are read: t for 4t, 4 for 16
 //
 // Every pointer is to a dense array in C order. Numbers of half precision are stored as f16 and bf16, computed with as
 // floats: widen(v) reads one, narrow<T>(v) rounds a result once, to the nearest, ties to even.
@@ -70,6 +74,14 @@ COC_FN void ldmatrix_x4(unsigned (&r)[4], const S& tile, int i) {
                  : "r"(src)
                  : "memory");
 }
+template <class S>
+COC_FN void ldmatrix_x4_turned(unsigned (&r)[4], S& tile, int i) {
+    const unsigned at = (unsigned)__cvta_generic_to_shared(&tile[i]);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
 #if __CUDA_ARCH__ >= 800
 template <class S>
 COC_FN void cp_async16(S& tile, int i, const void* src) {
@@ -83,6 +95,11 @@ COC_FN void cp_async(S& tile, int i, const void* src) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(dst), "l"(src), "n"(BYTES) : "memory");
+}
+template <class S>
+COC_FN void cp_async16_part(S& tile, int i, const void* src, int bytes) {
+    const unsigned dst = (unsigned)__cvta_generic_to_shared(&tile[i]);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
 }
 COC_FN void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
@@ -115,10 +132,17 @@ COC_FN void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], const unsigned (&
     else
         COC_MMA("m16n8k16.row.col.f32.f16.f16.f32", "+f");
 }
+COC_FN void mma_16x8x8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    COC_MMA("m16n8k8.row.col.f32.tf32.tf32.f32", "+f");
+}
 #else  // kernels that call mma are not launched before sm_80; copies are plain ones
 template <class S>
 COC_FN void cp_async16(S& tile, int i, const void* src) {
     wide_store(tile, i, *reinterpret_cast<const int4*>(src));
+}
+template <class S>
+COC_FN void cp_async16_part(S&, int, const void*, int) {
+    __trap();
 }
 template <int BYTES, class S>
 COC_FN void cp_async(S& tile, int i, const void* src) {
@@ -140,6 +164,7 @@ template <class T>
 COC_FN void mma_16x8x16(float (&)[4], const unsigned (&)[4], const unsigned (&)[2]) {
     __trap();
 }
+COC_FN void mma_16x8x8(float (&)[4], const unsigned (&)[4], const unsigned (&)[2]) { __trap(); }
 #endif
 #else
 #define COC_FN inline

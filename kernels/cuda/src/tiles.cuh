@@ -2,10 +2,12 @@
 // registers. A sum is one chain from the first place to the last, so its order is that of the places.
 //
 // What is multiplied comes from two sources, a left one for rows and a right one for columns. A source has types and
-// functions `Line line(int)`, a row or column; `Place place(int)`, along the sum; `ACC at(Line, Place)`, 0 outside.
+// functions `Line line(int)`, a row or column; `Place place(int)`, along the sum; `find(Line, Place)`, null outside.
 // PLACES says that neighbours along the sum lie together in memory, else lines do: neighbouring threads read them.
 // Macros: TYPE of elements, ACC of sums, TILE 64 or 128.
 #pragma once
+#define ROWS TILE
+#define COLUMNS TILE
 constexpr int kThreads = 256, kPart = TILE / 16, kDepth = TILE == 128 ? 8 : 16, kStep = TILE + 4;
 constexpr int kLoads = TILE * kDepth / kThreads;
 
@@ -13,12 +15,6 @@ template <class T>
 struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) Four {
     T v[4];
 };
-
-// n / by for n < 2^31, without a division
-struct Divisor {
-    unsigned magic, shift, by;
-};
-COC_FN int quotient(int n, const Divisor& d) { return (__umulhi(n, d.magic) + n) >> d.shift; }
 
 // One side of the tiles: the elements that this thread moves to shared memory.
 template <class S, bool PLACES>
@@ -40,7 +36,8 @@ struct Side {
 #pragma unroll
         for (int e = 0; e < kLoads; e++) {
             if (!PLACES && e) place = source.place(first + place_of(e));
-            values[e] = source.at(lines[PLACES ? e : 0], place);
+            const TYPE* at = source.find(lines[PLACES ? e : 0], place);
+            values[e] = at ? (ACC)widen(*at) : (ACC)0;
         }
     }
     template <class Tile>

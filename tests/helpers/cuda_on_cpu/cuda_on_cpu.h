@@ -51,7 +51,7 @@ COC_VECTOR(float, float) COC_VECTOR(int, int) COC_VECTOR(unsigned, uint) COC_VEC
 
 namespace coc {
 enum State { ready, at_barrier, at_warp, done };
-struct Copy { struct Region* to; long i; int line; const void* from; size_t bytes; };
+struct Copy { struct Region* to; long i; int line; const void* from; size_t bytes, given; };  // given: the first of the bytes, zeros behind them
 struct Fiber {  // one CUDA thread
     uint3 index;
     unsigned id, mask, warp_syncs;
@@ -232,7 +232,8 @@ inline void sync_copies(size_t keep) {  // the copies of all but the `keep` youn
     const size_t last = f.groups[f.groups.size() - 1 - keep];
     for (size_t c = 0; c < last; c++) {
         const Copy& copy = f.copies[c];
-        memcpy(copy.to->memory + copy.i * copy.to->size, copy.from, copy.bytes);
+        char* to = copy.to->memory + copy.i * copy.to->size;
+        memset(to, 0, copy.bytes), memcpy(to, copy.from, copy.given);
         for (size_t k = 0; k < copy.bytes / copy.to->size; k++) copy.to->write(copy.i + k, copy.line);
     }
     f.copies.erase(f.copies.begin(), f.copies.begin() + last), f.groups.erase(f.groups.begin(), f.groups.end() - keep);
@@ -401,14 +402,16 @@ template <class T> int dot4(unsigned x, unsigned w, int d) {
 inline int __dp4a(int a, int b, int c) { return dot4<s8>(unsigned(a), unsigned(b), c); }
 template <class W, class S> W wide_load(const S& tile, coc::At at) { W v; return memcpy(&v, tile.span(at, sizeof(W), false), sizeof(W)), v; }
 template <class W, class S> void wide_store(S& tile, coc::At at, W value) { memcpy(tile.span(at, sizeof(W), true), &value, sizeof(W)); }
-template <int BYTES, class S> void cp_async(S& tile, coc::At at, const void* src) {
+template <int BYTES, class S> void cp_async(S& tile, coc::At at, const void* src, int given = BYTES) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16);
-    if (uintptr_t(src) % BYTES) coc::fail("line %d: cp_async of %d bytes from a misaligned address", at.line, BYTES);
+    if (given < 0 || given > BYTES) coc::fail("line %d: cp_async of %d bytes out of %d", at.line, given, BYTES);
+    if (given && uintptr_t(src) % BYTES) coc::fail("line %d: cp_async of %d bytes from a misaligned address", at.line, BYTES);
     tile.span(at, BYTES, true);
     for (size_t k = 0; k < BYTES / tile.r->size; k++) tile.r->shadow[at.i + k].serial = 0;  // not there before the wait
-    coc::self->copies.push_back({tile.r, at.i, at.line, src, BYTES});
+    coc::self->copies.push_back({tile.r, at.i, at.line, src, BYTES, size_t(given)});
 }
 template <class S> void cp_async16(S& tile, coc::At at, const void* src) { cp_async<16>(tile, at, src); }
+template <class S> void cp_async16_part(S& tile, coc::At at, const void* src, int given) { cp_async<16>(tile, at, src, given); }
 template <class S> void ldmatrix_x4(unsigned (&r)[4], const S& tile, coc::At at) {
     struct Lane { const void* row; unsigned* r; } mine = {tile.span(at, 16, false), r};
     coc::collective(~0u, "ldmatrix", at.line, &mine, [](void** lanes, unsigned) {
@@ -417,21 +420,32 @@ template <class S> void ldmatrix_x4(unsigned (&r)[4], const S& tile, coc::At at)
                 memcpy(static_cast<Lane*>(lanes[l])->r + m, static_cast<const char*>(static_cast<Lane*>(lanes[m * 8 + l / 4])->row) + l % 4 * 4, 4);
     });
 }
+template <class S> void ldmatrix_x4_turned(unsigned (&r)[4], const S& tile, coc::At at) {
+    struct Lane { const void* row; unsigned* r; } mine = {tile.span(at, 16, false), r};
+    coc::collective(~0u, "ldmatrix", at.line, &mine, [](void** lanes, unsigned) {
+        for (int i = 0; i < 32 * 4 * 2; i++) {  // halves of the words of lane l
+            const int l = i / 8, m = i / 2 % 4, half = i % 2;
+            const char* row = static_cast<const char*>(static_cast<Lane*>(lanes[m * 8 + l % 4 * 2 + half])->row);
+            memcpy(reinterpret_cast<char*>(static_cast<Lane*>(lanes[l])->r + m) + 2 * half, row + l / 4 * 2, 2);
+        }
+    });
+}
 inline void cp_async_commit() { coc::self->groups.push_back(coc::self->copies.size()); }
 template <int N> void cp_async_wait() { coc::sync_copies(N); }
 // Sums of halves are made in float64 and rounded once; a GPU's order and rounding are its own: compare those with a tolerance.
 template <class T, int K, class D> void coc_mma(D (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line) {
     struct Lane { D* d; const unsigned *a, *b; } mine = {d, a, b};
-    using Sum = std::conditional_t<K == 32, int, double>;
+    using Sum = std::conditional_t<K == 32, int, double>;  // K = 8: floats, of which the last 13 bits are not read
     coc::collective(~0u, "mma", line, &mine, [](void** lanes, unsigned) {
         constexpr int per = K / 8;  // numbers in a word
         Sum left[16][K], right[K][8];
         for (int i = 0; i < 32 * 6 * per; i++) {
             const int l = i / (6 * per), w = i / per % 6, k = (w < 4 ? w / 2 : w - 4) * K / 2 + l % 4 * per + i % per;
             const Lane& lane = *static_cast<Lane*>(lanes[l]);
-            const unsigned v = (w < 4 ? lane.a[w] : lane.b[w - 4]) >> i % per * (32 / per);
+            const unsigned v = (w < 4 ? lane.a[w] : lane.b[w - 4]) >> i % per * (32 / per % 32);
             Sum number;
-            if constexpr (K == 16) number = Sum(coc_float(T{(unsigned short)v}));
+            if constexpr (K == 8) number = Sum(__uint_as_float(v & ~0x1fffu));
+            else if constexpr (K == 16) number = Sum(coc_float(T{(unsigned short)v}));
             else number = w < 4 ? Sum(T(v)) : Sum(s8(v));
             (w < 4 ? left[l / 4 + w % 2 * 8][k] : right[k][l / 4]) = number;
         }
@@ -446,3 +460,4 @@ template <class T, int K, class D> void coc_mma(D (&d)[4], const unsigned (&a)[4
 }
 template <class T> void mma_16x8x32(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], COC_LINE) { coc_mma<T, 32>(d, a, b, line); }
 template <class T> void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], COC_LINE) { coc_mma<T, 16>(d, a, b, line); }
+inline void mma_16x8x8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], COC_LINE) { coc_mma<float, 8>(d, a, b, line); }
