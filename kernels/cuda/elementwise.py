@@ -24,7 +24,9 @@ from megengine.kernels.elementwise import Instruction, program_of
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
 
-MOST_INPUTS = 31
+Shape = tuple[tuple[str, str, tuple[int, ...]], ...]  # of a program: (op, dtype that a cast makes, sources)
+
+MOST_INPUTS, MOST_ARGUMENTS = 31, 96
 _BLOCK, _MOST_BLOCKS = 256, 1 << 16
 _BYTES = 16  # of the widest load
 _SMALL = 1 << 31  # elements that 32-bit numbers count
@@ -109,8 +111,17 @@ def usable(problem: Problem) -> str | None:
     """Why a program, or a single op, is not computed here; None if it is."""
     if len(problem.inputs) > MOST_INPUTS:
         return counted(len(problem.inputs), "input")
-    dtypes = _dtypes(program_of(problem), tuple(storage_of(s.dtype) for s in problem.inputs))
-    return dtypes if isinstance(dtypes, str) else None
+    program = program_of(problem)
+    dtypes = _dtypes(program, tuple(storage_of(s.dtype) for s in problem.inputs))
+    return dtypes if isinstance(dtypes, str) else _too_many(problem, program)
+
+
+def _too_many(problem: Problem, program: tuple[Instruction, ...]) -> str | None:
+    """Why the kernel would have more arguments than one takes, or None."""
+    lengths, strides = collapsed(problem.outputs[0].shape, [s.shape for s in problem.inputs])
+    walks = len({tuple(s) for s in strides}) * len(lengths) + len(lengths) + 3
+    count = len(strides) + walks + sum(len(_NUMBERS.get(op, ())) for op, *_ in program)
+    return None if count < MOST_ARGUMENTS else counted(count, "argument")
 
 
 # ---------------------------------------------------------------- texts
@@ -136,7 +147,7 @@ def _expression(op: str, to: np.dtype, values: list[str], more: list[str]) -> st
 
 
 @functools.cache
-def _body(shape: tuple[tuple[str, str, tuple[int, ...]], ...], inputs: tuple[np.dtype, ...]) -> _Body:
+def _body(shape: Shape, inputs: tuple[np.dtype, ...]) -> _Body:
     """The function `value` of a program of (op, dtype that a cast makes, sources)."""
     dtypes, lines, parameters, refuses = list(inputs), [], [], False
     for op, to, sources in shape:
@@ -170,14 +181,12 @@ def _pack(inputs: tuple[np.dtype, ...], out: np.dtype) -> int:
     return _BYTES // max(d.itemsize for d in (*inputs, out))
 
 
-def _name(shape: tuple[tuple[str, str, tuple[int, ...]], ...]) -> str:
+def _name(shape: Shape) -> str:
     return f"elementwise_{shape[0][0] if len(shape) == 1 else 'program'}.cu"
 
 
 @functools.cache
-def flat_program(
-    shape: tuple[tuple[str, str, tuple[int, ...]], ...], inputs: tuple[np.dtype, ...], pack: int
-) -> Program:
+def flat_program(shape: Shape, inputs: tuple[np.dtype, ...], pack: int) -> Program:
     """A program over operands that lie as the result does, or are one number each: bit k of `full` tells the first."""
     body, numbers = _body(shape, inputs), range(len(inputs))
     operands = "".join(f"const T{k}* __restrict__ x{k}, " for k in numbers)
@@ -209,35 +218,41 @@ KERNEL(cuda_flat, {operands}TO* __restrict__ out, i64 n, int full{body.parameter
 
 @functools.cache
 def strided_program(
-    shape: tuple[tuple[str, str, tuple[int, ...]], ...], inputs: tuple[np.dtype, ...], axes: int, pack: int, index: str
+    shape: Shape, inputs: tuple[np.dtype, ...], walks: tuple[int, ...], pack: int, kind: str
 ) -> Program:
-    """A program over operands with strides along `axes` axes.
+    """A program over operands with strides.
 
-    Along the last they lie side by side (bit k of `inner`) or are one number, and `pack` elements are taken at once.
-    `index` is the type that counts elements.
+    `walks` tells for each operand which of several lists of strides it has, and holds the number of axes behind them.
+    Along the last axis the elements of a list lie side by side (bit of `inner`) or are one number, and `pack` are taken
+    at once. `kind` is the type that counts elements.
     """
-    body, numbers = _body(shape, inputs), range(len(inputs))
-    operands = "".join(f"const T{k}* __restrict__ x{k}, " for k in numbers)
-    lengths = "".join(f", {index} n{d}" for d in range(1, axes))
-    strides = "".join(f", {index} s{k}_{d}" for k in numbers for d in range(axes))
-    places = "".join(
-        f"        const {index} a{d} = rest % n{d};\n        rest /= n{d};\n" for d in range(axes - 1, 0, -1)
+    body, numbers, axes, lists = (
+        _body(shape, inputs),
+        range(len(inputs)),
+        walks[-1],
+        range(max(walks[:-1], default=0) + 1),
     )
-    places += f"        const {index} a0 = rest;\n"
+    operands = "".join(f"const T{k}* __restrict__ x{k}, " for k in numbers)
+    lengths = "".join(f", {kind} n{d}" for d in range(1, axes))
+    strides = "".join(f", {kind} s{w}_{d}" for w in lists for d in range(axes))
+    places = "".join(
+        f"        const {kind} a{d} = rest % n{d};\n        rest /= n{d};\n" for d in range(axes - 1, 0, -1)
+    )
+    along = "".join(f" + a{d} * s{{w}}_{d}" for d in range(1, axes))
+    places += "".join(f"        const {kind} at{w} = rest * s{w}_0{along.format(w=w)};\n" for w in lists)
     loads = "".join(
-        f"        Pack<T{k}, {pack}> p{k};\n        {{\n"
-        f"            const T{k}* from = x{k} + ({' + '.join(f'a{d} * s{k}_{d}' for d in range(axes))});\n"
-        f"            if (inner >> {k} & 1) p{k}.load(from); else p{k}.fill(from[0]);\n        }}\n"
-        for k in numbers
+        f"        Pack<T{k}, {pack}> p{k};\n"
+        f"        if (inner >> {w} & 1) p{k}.load(x{k} + at{w}); else p{k}.fill(x{k}[at{w}]);\n"
+        for k, w in zip(numbers, walks, strict=False)
     )
     packed = ", ".join(f"p{k}.v[k]" for k in numbers)
     text = f"""#include "elementwise.cuh"
 {body.text}
-KERNEL(cuda_strided, {operands}TO* __restrict__ out, {index} packs, int inner{lengths}{strides}{body.parameters}) {{
-    const {index} step = ({index})gridDim.x * blockDim.x;
+KERNEL(cuda_strided, {operands}TO* __restrict__ out, {kind} packs, int inner{lengths}{strides}{body.parameters}) {{
+    const {kind} step = ({kind})gridDim.x * blockDim.x;
 #pragma unroll 1
-    for ({index} j = ({index})blockIdx.x * blockDim.x + threadIdx.x; j < packs; j += step) {{
-        {index} rest = j;
+    for ({kind} j = ({kind})blockIdx.x * blockDim.x + threadIdx.x; j < packs; j += step) {{
+        {kind} rest = j;
 {places}{loads}        Pack<TO, {pack}> y;
 #pragma unroll
         for (int k = 0; k < {pack}; ++k) y.v[k] = value({packed}{body.names});
@@ -285,7 +300,7 @@ def collapsed(shape: tuple[int, ...], operands: list[tuple[int, ...]]) -> tuple[
     return lengths, kept
 
 
-def _shape_of(program: tuple[Instruction, ...]) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+def _shape_of(program: tuple[Instruction, ...]) -> Shape:
     """The program without the numbers among its attributes."""
     return tuple((op, str(dict(items)["dtype"]) if op == "cast" else "", tuple(s)) for op, items, s in program)
 
@@ -318,12 +333,14 @@ def _launch(problem: Problem, aligned: bool) -> _Launch:
         return _Launch(flat_program(shape, inputs, pack), "cuda_flat", _blocks(-(-size // pack)), arguments, refuses)
     lengths, strides = (lengths, strides) if lengths else ([1], [[0]] * len(strides))
     pack = pack if aligned and lengths[-1] % pack == 0 else 1
-    inner = sum((s[-1] == 1) << k for k, s in enumerate(strides))
-    index, counts = ("unsigned", np.uint32) if size < _SMALL else ("i64", np.int64)
+    lists = list(dict.fromkeys(map(tuple, strides)))
+    inner = sum((s[-1] == 1) << w for w, s in enumerate(lists))
+    kind, counts = ("unsigned", np.uint32) if size < _SMALL else ("i64", np.int64)
     lengths[-1] //= pack
-    steps = [n for s in strides for n in (*s[:-1], s[-1] * pack)]
+    steps = [n for s in lists for n in (*s[:-1], s[-1] * pack)]
     arguments = (counts(size // pack), np.int32(inner), *map(counts, (*lengths[1:], *steps)), *more)
-    made = strided_program(shape, inputs, len(lengths), pack, index)
+    walks = (*(lists.index(tuple(s)) for s in strides), len(lengths))
+    made = strided_program(shape, inputs, walks, pack, kind)
     return _Launch(made, "cuda_strided", _blocks(size // pack), arguments, refuses)
 
 
@@ -369,8 +386,8 @@ def programs() -> Iterator[Program]:
             shape = ((op, "int32" if op == "cast" else "", tuple(range(count))),)
             dtypes_of = _result(op, {"dtype": "int32"}, list(inputs), tuple(range(count)))
             yield flat_program(shape, inputs, _pack(inputs, dtypes_of))
-    for axes, pack, index in ((2, 4, "unsigned"), (3, 1, "unsigned"), (4, 4, "i64")):
-        yield strided_program((("add", "", (0, 1)),), (np.dtype(np.float32),) * 2, axes, pack, index)
+    for walks, pack, kind in (((0, 1, 2), 4, "unsigned"), ((0, 1, 3), 1, "unsigned"), ((0, 0, 4), 4, "i64")):
+        yield strided_program((("add", "", (0, 1)),), (np.dtype(np.float32),) * 2, walks, pack, kind)
 
 
 _TWO = (
