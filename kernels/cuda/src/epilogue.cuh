@@ -9,13 +9,16 @@ COC_FN W op_none(W v) {
 }
 #endif
 template <class T>
-COC_FN T finished(ACC sum, const T* bias, i64 channel, const T* residual, i64 at) {
+COC_FN ACC bias_of(const T* bias, i64 channel, bool inside) {
+    return bias && inside ? (ACC)widen(bias[channel]) : (ACC)0;
+}
+template <class T>
+COC_FN T finished(ACC sum, ACC bias, const T* residual, i64 at) {
+    sum = sum + bias;
 #if FUSED
-    if (bias) sum = sum + widen(bias[channel]);
     if (residual) sum = sum + widen(residual[at]);
     return narrow<T>(ACT(sum));
 #else
-    if (bias) sum = sum + (ACC)widen(bias[channel]);
     return narrow<T>(sum);
 #endif
 }
