@@ -14,7 +14,7 @@ import numpy as np
 from megengine.kernels import _core
 from megengine.kernels.registry import forced
 
-_RULES = ("sgd", "momentum", "nesterov", "adam", "moments", "adagrad", "adadelta")  # in the order of the native list
+RULES = ("sgd", "momentum", "nesterov", "adam", "moments", "adagrad", "adadelta")  # in the order of the native list
 _F32 = np.dtype(np.float32)
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -68,5 +68,5 @@ class Batch:
     def run(self, decay: float) -> None:
         """Update everything; decay * w is added to the gradient."""
         states = [state[name] for name in self.update.states for state in self.states]
-        rule = _RULES.index(self.update.rule)
+        rule = RULES.index(self.update.rule)
         _core.update(rule, self.values, self.gradients, states, self.outs, decay, self.update.scalars)

@@ -113,6 +113,13 @@ class CupyRuntime(Runtime):
         self._cupy.cuda.runtime.memcpyAsync(array.address, source.ctypes.data, source.nbytes, 1, stream.ptr)
         stream.synchronize()  # the source may change or be freed
 
+    def table(self, array: np.ndarray) -> DeviceArray:
+        out = self.empty(array.shape, array.dtype)
+        if out.size:
+            stream = self._cupy.cuda.get_current_stream()  # pageable memory is read before the call returns
+            self._cupy.cuda.runtime.memcpyAsync(out.address, array.ctypes.data, array.nbytes, 1, stream.ptr)
+        return out
+
     def copy_out(self, array: DeviceArray, target: np.ndarray) -> None:
         self._select()
         stream = self._cupy.cuda.get_current_stream()

@@ -16,6 +16,7 @@ import numpy as np
 
 from megengine.core.dtype import bfloat16, storage_of
 from megengine.core.errors import DivisionByZeroError
+from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.runtime import runtime_of
@@ -364,6 +365,12 @@ def run(problem: Problem, *arrays: DeviceArray) -> DeviceArray:
         arguments = (*arguments, runtime.refusal(_division_by_zero(_divides(problem))))
     runtime.launch(launch.program, launch.kernel, launch.grid, _BLOCK, arguments)
     return out
+
+
+def cast(array: DeviceArray, dtype: np.dtype) -> DeviceArray:
+    """The numbers of an array in another plain dtype, in memory of their own."""
+    specs = [TensorSpec(array.shape, d, array.runtime.name) for d in (array.dtype, dtype)]
+    return run(Problem("cast", specs[:1], specs[1:], {"dtype": dtype}), array)
 
 
 def _divides(problem: Problem) -> str:

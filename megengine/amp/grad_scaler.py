@@ -9,8 +9,11 @@ import numpy as np
 
 from megengine.autodiff import GradManager
 from megengine.autodiff.grad_manager import tensors_of
+from megengine.core.dtype import is_float
 from megengine.core.errors import ArgumentError, OptionError
 from megengine.dispatch.refusal import constructor, explains, shown
+from megengine.kernels.cuda import updates
+from megengine.kernels.cuda.placing import on_gpu
 from megengine.tensor import Tensor
 
 
@@ -52,7 +55,11 @@ class GradScaler:
         if not isinstance(gm, GradManager):
             raise ArgumentError(f"GradScaler.backward: gm is {shown(gm)}; expected a GradManager")
         targets = [] if y is None else tensors_of("y", y)
-        seeds = [Tensor(np.ones(t.shape, np.float32), device=t.device) for t in targets] if dy is None else tensors_of("dy", dy)
+        seeds = (
+            [Tensor(np.ones(t.shape, np.float32), device=t.device) for t in targets]
+            if dy is None
+            else tensors_of("dy", dy)
+        )
         gm.backward(targets, [seed * self.scale_factor for seed in seeds])
         if unscale_grad:
             self.unscale(gm.attached_tensors())
@@ -67,10 +74,27 @@ class GradScaler:
         if wrong:
             raise ArgumentError(f"GradScaler.unscale: got {shown(wrong[0])}; expected tensors")
         owners = [(t, t.grad) for t in tensors if t.grad is not None]
+        if owners and all(on_gpu(gradient.spec.device) and is_float(gradient.dtype) for _, gradient in owners):
+            self._unscale_on_gpus(owners)
+            return self
         self._found_non_finite = any(not np.isfinite(gradient.numpy()).all() for _, gradient in owners)
         for t, gradient in owners:
             t.grad = None if self._found_non_finite else gradient * (1 / self.scale_factor)
         return self
+
+    def _unscale_on_gpus(self, owners: list[tuple[Tensor, Tensor]]) -> None:
+        """One launch for each GPU and dtype, and one number that comes back from each GPU."""
+        found = False
+        for device in {gradient.spec.device for _, gradient in owners}:
+            here = [(t, gradient) for t, gradient in owners if gradient.spec.device == device]
+            arrays, not_finite = updates.unscaled([g._storage() for _, g in here], 1 / self.scale_factor)
+            for (t, gradient), array in zip(here, arrays, strict=True):
+                t.grad = Tensor._wrap(array, gradient.dtype, device)
+            found |= bool(not_finite.numpy())
+        self._found_non_finite = found
+        if found:
+            for t, _ in owners:
+                t.grad = None
 
     @explains
     def update(self, new_scale: float | None = None) -> None:

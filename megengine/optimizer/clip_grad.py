@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from megengine.core.calls import shown
+from megengine.core.dtype import is_float
 from megengine.core.errors import ArgumentError, OptionError
+from megengine.dispatch import apply
 from megengine.dispatch.refusal import checked
+from megengine.kernels.cuda import updates
+from megengine.kernels.cuda.placing import on_gpu
 from megengine.tensor import Tensor
 
 
@@ -29,6 +33,8 @@ def clip_grad_norm(tensors: Tensor | Iterable[Tensor], max_norm: float, ord: flo
     gradients = _gradients(tensors)
     if not gradients:
         return Tensor(0.0)
+    if _on_one_gpu(gradients):
+        return _limit_on_gpu(gradients, max_norm, ord)
     norms = [np.linalg.norm(g.numpy().astype(np.float64).reshape(-1), ord) for g in gradients]
     total = float(np.linalg.norm(norms, ord))
     if total > max_norm:
@@ -41,7 +47,26 @@ def clip_grad_value(tensors: Tensor | Iterable[Tensor], lower: float, upper: flo
     """Limit every element of the gradients to [lower, upper], in place."""
     if lower > upper:
         raise OptionError(f"clip_grad_value: lower={lower} is above upper={upper}")
-    _change(_gradients(tensors), lambda values: np.clip(values, lower, upper))
+    gradients = _gradients(tensors)
+    if _on_one_gpu(gradients):
+        for g in {id(g): g for g in gradients}.values():
+            g._reset(apply("clip", g.detach(), lo=float(lower), hi=float(upper)))
+        return
+    _change(gradients, lambda values: np.clip(values, lower, upper))
+
+
+def _on_one_gpu(gradients: list[Tensor]) -> bool:
+    devices = {g.spec.device for g in gradients}
+    return len(devices) == 1 and on_gpu(devices.pop()) and all(is_float(g.dtype) for g in gradients)
+
+
+def _limit_on_gpu(gradients: list[Tensor], max_norm: float, order: float) -> Tensor:
+    once = list({id(g): g for g in gradients}.values())
+    arrays, measured = ([g._storage() for g in some] for some in (once, gradients))
+    new, norm = updates.limited(arrays, measured, max_norm, order)
+    for g, array in zip(once, new, strict=True):
+        g._reset(Tensor._wrap(array, g.dtype, g.spec.device))
+    return Tensor._wrap(norm, None, once[0].spec.device)
 
 
 def _change(gradients: list[Tensor], rule: Callable[[np.ndarray], np.ndarray]) -> None:

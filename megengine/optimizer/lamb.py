@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from megengine.kernels import updates
+from megengine.kernels.cuda.updates import DeviceBatch, adapted
 from megengine.optimizer.adam import MOMENTS, moments_ratio, moments_scalars
 from megengine.optimizer.optimizer import Group, Optimizer, Parameters, State
 from megengine.tensor import Tensor
@@ -53,11 +54,18 @@ class LAMB(Optimizer):
         direction *= rate
         return np.subtract(w, direction, out=out)
 
+    def _run_on_gpu(self, batch: DeviceBatch, group: Group) -> None:
+        news = list(batch.outs)
+        batch.outs[:] = [w.runtime.empty(w.shape, w.dtype) for w in batch.values]
+        batch.run(0.0)
+        adapted(batch, news, group["lr"], adapts=bool(self.always_adapt or group["weight_decay"]))
+
 
 class LAMBFp16(LAMB):
     """LAMB for half precision parameters: updates go to float32 copies, which the parameters are rounded from."""
 
     _state_names: ClassVar[dict[str, bool]] = {**LAMB._state_names, "param_fp32": True}
+    _copies: ClassVar[str] = "param_fp32"
 
     def _first_state(self, p: Tensor) -> State:
         return {**super()._first_state(p), "param_fp32": p.numpy().astype(np.float32)}
@@ -67,3 +75,5 @@ class LAMBFp16(LAMB):
         single = state["param_fp32"]
         out[...] = super()._write_new(single, single, g, moments, group)
         return out
+
+    _run_on_gpu = LAMB._run_on_gpu

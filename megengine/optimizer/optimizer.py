@@ -10,9 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from megengine.core.calls import shown
+from megengine.core.dtype import bfloat16
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, StateDictError
 from megengine.dispatch.refusal import constructor, explains, own
 from megengine.kernels import updates
+from megengine.kernels.cuda import elementwise
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.placing import host, on_gpu, placed
+from megengine.kernels.cuda.updates import DeviceBatch
 from megengine.tensor import Parameter, Tensor
 
 Parameters = Iterable[Parameter] | Iterable[dict[str, Any]] | dict[str, Any] | Parameter
@@ -47,6 +52,8 @@ class Optimizer:
 
     # state array -> its shape is the parameter's (True) or () (False); "step" counts the updates
     _state_names: ClassVar[dict[str, bool]] = {}
+    # name of the state that holds float32 copies of parameters, which are updated in their place
+    _copies: ClassVar[str] = ""
     # whether weight decay is added to the gradient
     _decays_gradient: ClassVar[bool] = True
 
@@ -58,7 +65,7 @@ class Optimizer:
     def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
         self._defaults = dict(defaults)
         self._state: dict[Tensor, State] = {}
-        self._memory: dict[int, np.ndarray] = {}  # of the values that this optimizer wrote
+        self._memory: dict[int, Any] = {}  # of the values that this optimizer wrote
         self.param_groups: list[dict[str, Any]] = []
         entries: Any = [params] if isinstance(params, (Parameter, dict)) else params
         if not isinstance(entries, Iterable) or isinstance(entries, (str, Tensor)):
@@ -181,14 +188,72 @@ class Optimizer:
         """Update the parameters of a group that have a gradient."""
         trained = [(p, p.grad) for p in param_group["params"] if p.grad is not None]
         param_group = {**param_group, "lr": _number(param_group["lr"])}
+        on_gpus = [pair for pair in trained if on_gpu(pair[0].spec.device)]
+        if on_gpus:
+            trained = [pair for pair in trained if not on_gpu(pair[0].spec.device)]
+            trained += self._step_on_gpus(on_gpus, param_group)
         for p, gradient in self._step_together(trained, param_group):
-            out = self._place(p) if p.dtype == np.float32 else None
+            self._state[p] = {name: host(value) for name, value in self._state[p].items()}
+            out = self._place(p) if p.dtype == np.float32 and not on_gpu(p.spec.device) else None
             w, g = p.numpy(), gradient.numpy()
             single = _single(w)  # the arithmetic is in float32 also for half precision
             if out is None:
                 out = np.empty(w.shape, single.dtype)
             new = self._write_new(out, single, _single(g), self._state[p], param_group)
             p._reset(Tensor._wrap(new.astype(w.dtype, copy=False), p.dtype, p.device))
+
+    def _place_on_gpu(self, p: Parameter) -> DeviceArray:
+        """`_place` on a GPU."""
+        memory = self._memory.get(id(p))
+        if memory is None or _holders(p) > _ALONE or p._value.owner is not memory or sys.getrefcount(memory) > _OWNED:
+            new = p._value.runtime.empty(p._value.shape, np.float32)
+            self._memory[id(p)] = new.owner
+            return new
+        value = p._value
+        return DeviceArray(value.runtime, memory, value.address, value.shape, value.dtype)
+
+    def _step_on_gpus(self, params: list[_Trained], group: Group) -> list[_Trained]:
+        """Update parameters of GPUs, by few launches for each count of past steps. Returns those it cannot update."""
+        twin = updates.twin_of(self._update)
+        writer = next(c for c in type(self).__mro__ if "_write_new" in vars(c))
+        if twin is None or "_run_on_gpu" not in vars(writer):
+            return params
+        batches: dict[Any, tuple[DeviceBatch, list[tuple[Parameter, DeviceArray]]]] = {}
+        others = []
+        for p, gradient in params:
+            g = on_its_device(gradient, p)
+            if p.dtype not in _SINGLE or g.dtype not in _SINGLE:
+                others.append((p, gradient))
+                continue
+            state, count = self._state[p], None
+            if "step" in state:
+                state["step"] += 1
+                count = state["step"].item()
+            key = (p.spec.device, count)
+            if key not in batches:
+                batches[key] = (DeviceBatch(twin(self, state, group)), [])
+            batch, done = batches[key]
+            for name in (*batch.update.states, *filter(None, (self._copies,))):
+                if type(state[name]) is not DeviceArray:  # `placed` would share numbers with others
+                    state[name] = g.runtime.upload(state[name])
+            if self._copies:
+                w = out = state[self._copies]
+            elif p.dtype == np.float32:
+                out = self._place_on_gpu(p)
+                w = p._storage()
+            else:
+                w, out = elementwise.cast(p._storage(), _F32), g.runtime.empty(p.shape, _F32)
+            batch.add(out, w, g if g.dtype == _F32 else elementwise.cast(g, _F32), state)
+            done.append((p, out))
+        for batch, done in batches.values():
+            self._run_on_gpu(batch, group)
+            for p, out in done:
+                p._value = elementwise.cast(out, p.dtype) if self._copies or p.dtype != _F32 else out
+        return others
+
+    def _run_on_gpu(self, batch: DeviceBatch, group: Group) -> None:
+        """Write new values of parameters on a GPU: what `_write_new` does on the processor."""
+        batch.run(self._gradient_decay(group))
 
     def _step_together(self, params: list[_Trained], group: Group) -> list[_Trained]:
         """Update parameters by one native call for each count of past steps. Returns those it cannot update."""
@@ -249,7 +314,7 @@ class Optimizer:
                 numbers[p] = len(numbers)
                 saved = {n: v for n, v in self._state[p].items() if self._is_kept(n, group)}
                 if saved:
-                    states[numbers[p]] = {n: v if keep_var else np.array(v) for n, v in saved.items()}
+                    states[numbers[p]] = {n: v if keep_var else np.array(host(v)) for n, v in saved.items()}
             options = {k: v for k, v in group.items() if k != "params"}
             groups.append({**options, "params": [numbers[p] for p in group["params"]]})
         return {"param_groups": groups, "state": states}
@@ -317,7 +382,15 @@ def _holders(tensor: Tensor) -> int:
     return sys.getrefcount(tensor._value)
 
 
+def on_its_device(gradient: Tensor, p: Tensor) -> DeviceArray:
+    """The storage of a gradient on the GPU of its parameter."""
+    return placed(gradient._storage(), p.spec.device)
+
+
 _ALONE = _holders(Tensor(0.0))
+_OWNED = 4  # references to memory that an optimizer and one value know: those two, a name, and the count's argument
+_F32 = np.dtype(np.float32)
+_SINGLE = (_F32, np.dtype(np.float16), bfloat16)  # what is computed in float32
 
 
 def _single(x: np.ndarray) -> np.ndarray:

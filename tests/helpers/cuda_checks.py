@@ -44,7 +44,7 @@ def on_gpu(op: str, inputs, attrs=None, *, kernel: str | None = None, gpu: Emula
             assert one.dtype == storage_of(spec.dtype), (op, one.dtype, spec.dtype)
         found = tuple(runtime.download(one) for one in results)
         for array, before in zip(arrays, inputs, strict=True):  # inputs are not written
-            np.testing.assert_array_equal(runtime.download(array), parts(before)[0])
+            assert runtime.download(array).tobytes() == parts(before)[0].tobytes(), f"{op} wrote an input"
     return found
 
 

@@ -51,7 +51,7 @@ def run(rule, arrays, decay, *, in_place):
     w, g, *states = (inner for inner, _ in made)
     states = states[: STATES.get(rule, 2)]
     out, whole = (w, made[0][1]) if in_place else guarded(np.zeros_like(w))
-    _core.update(updates._RULES.index(rule), [w], [g], states, [out], decay, SCALARS[rule])
+    _core.update(updates.RULES.index(rule), [w], [g], states, [out], decay, SCALARS[rule])
     for _, margins in (*made, (out, whole)):
         assert (margins[:MARGIN] == 77).all() and (margins[margins.size - MARGIN :] == 77).all()
     np.testing.assert_array_equal(g, arrays[1])
@@ -77,7 +77,7 @@ def test_every_level_gives_the_formula_and_the_same_bits(rule, size, decay):
 
 
 def test_every_native_rule_is_listed_and_wrong_calls_are_refused():
-    assert tuple(SCALARS) == updates._RULES
+    assert tuple(SCALARS) == updates.RULES
     x, short = np.zeros(4, np.float32), np.zeros(3, np.float32)
     with pytest.raises(ValueError, match="no such rule"):
         _core.update(len(SCALARS), [x], [x], [], [x], 0.0, (1.0,))
