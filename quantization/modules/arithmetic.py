@@ -159,7 +159,8 @@ def constants(
         b, M, B = np.zeros(len(w), np.int32), p, steps.astype(np.float32) * p
     else:
         b, M, B = steps, p if form == "together" or target is None else p / np.float32(target.only_scale), none
-    return Constants(stored, *(Tensor(v, device=weight.device) for v in (b, M, B)), factor=1.0 if form == "scaled" else None)
+    placed = (Tensor(v, device=weight.device) for v in (b, M, B))
+    return Constants(stored, *placed, factor=1.0 if form == "scaled" else None)
 
 
 def first_axis(dtype: QuantizedDType) -> QuantizedDType:

@@ -6,11 +6,13 @@ from functools import partial
 from typing import Any
 
 from megengine.core.sizes import is_open
+from megengine.kernels.cuda.placing import on_gpu
 from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.annotate import annotate
 from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.pipeline.device_counting import DeviceCounter
 from megengine.quantization.pipeline.spec import Known, Masked, Plain, Shared
 from megengine.quantization.ranges import Batch, Progress, TensorStatistics, stream
 from megengine.traced_module import TracedModule, lower
@@ -71,14 +73,20 @@ def calibrate(
     batches: Iterable[Any],
     *,
     look: Callable[[Batch], None] | None = None,
+    device: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, TensorStatistics]:
     """Feed every batch through the graph, which `look` sees, and update the statistics in place.
 
-    Memory does not grow with the number of batches. Raises CalibrationError if there is none, or for NaN and infinity
-    at a node, which is named.
+    The processor runs it, or a GPU by its name. Memory does not grow with the number of batches. Raises
+    CalibrationError if there is none, or for NaN and infinity at a node, which is named.
     """
     together = samples_at_once(graph)
+    if device is not None and on_gpu(device):
+        counter = DeviceCounter(graph, stats, together, device)
+        stream(graph, batches, {}, stage="calibrate", look=look, run=counter.take, progress=progress)
+        counter.finish()
+        return stats
     sinks = {name: partial(one.update, samples=together) for name, one in stats.items()}
     stream(graph, batches, sinks, stage="calibrate", look=look, progress=progress)
     return stats

@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import CalibrationError, OptionError
+from megengine.device import normalize
+from megengine.kernels.cuda.placing import on_gpu
 from megengine.quantization.pipeline.calibrate import observe_all, prepared, samples_at_once
 from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.pipeline.device_counting import DeviceCounter
 from megengine.quantization.ranges import (
     Batch,
     Progress,
@@ -40,6 +43,7 @@ def collect(
     workers: int = 1,
     seen: Statistics | None = None,
     keep: Callable[[Statistics], None] | None = None,
+    device: str | None = None,
     progress: Progress | None = None,
 ) -> Statistics:
     """What every edge of a network is like on some data, for `quantize_model(..., statistics=)`.
@@ -51,22 +55,26 @@ def collect(
         data: inputs of the model; read once.
         workers: processes that run the network.
         seen: statistics of this network that are continued; samples that they have seen already are left out.
+        device: where the network runs, "gpu0"; the processor by default.
         keep: called with the statistics so far every few seconds, and when the data ends with an error.
         progress: called with (stage, done, total or None).
 
     Raises:
         CalibrationError: unusable data, or statistics of another network.
         QuantizationError: the network is quantized already.
-        OptionError: workers is below 1.
+        OptionError: workers is below 1, or above 1 on a GPU.
     """
     if workers < 1:
         raise OptionError(f"workers: expected at least 1, got {workers}")
+    place = "cpu0" if device is None else normalize(device)
+    if workers > 1 and on_gpu(place):
+        raise OptionError(f"workers: expected 1 on {place}, got {workers}: the device computes many samples at a time")
     graph = prepared(model)
     edges = observe_all(graph, QuantConfig())
     total = Statistics(digest(graph), _empty(edges))
     if seen is not None:
         total.merge(seen)
-    with _counters(graph, edges, workers) as counters:
+    with _counters(graph, edges, workers, place) as counters:
         _count_all(graph, data, total, counters, keep or (lambda _: None), progress)
     if not total.samples:
         raise CalibrationError("calibration: the data has no batch; expected at least one input of the model")
@@ -155,6 +163,23 @@ class _Counters:
         return edges
 
 
+class _DeviceCounters:
+    """Counts on a GPU."""
+
+    def __init__(self, graph: InternalGraph, edges: Edges, device: str) -> None:
+        self.counter = DeviceCounter(graph, _empty(edges), samples_at_once(graph), device)
+        self.take = self.counter.take
+
+    def ask(self) -> None:
+        """Run what waits."""
+        self.counter.finish()
+
+    def part(self) -> Edges:
+        """What was counted since the last time."""
+        edges, self.counter.edges = self.counter.edges, _empty(self.counter.edges)
+        return edges
+
+
 class _Worker:
     """Counts in a process of its own, which ends with this one."""
 
@@ -223,7 +248,10 @@ def _serve(connection: Connection, graph: InternalGraph, edges: Edges, closed: S
 
 
 @contextmanager
-def _counters(graph: InternalGraph, edges: Edges, workers: int) -> Iterator[Sequence[Any]]:
+def _counters(graph: InternalGraph, edges: Edges, workers: int, device: str) -> Iterator[Sequence[Any]]:
+    if on_gpu(device):
+        yield [_DeviceCounters(graph, edges, device)]
+        return
     if workers == 1:
         yield [_Counters(graph, edges)]
         return

@@ -7,6 +7,7 @@ from typing import Any
 
 import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError, OptionError
+from megengine.device import normalize
 from megengine.quantization.checks import Analysis, analyze
 from megengine.quantization.pipeline.annotate import annotate
 from megengine.quantization.pipeline.annotation import Annotation
@@ -79,6 +80,7 @@ def quantize_model(
     *,
     statistics: Statistics | None = None,
     state: str | Path | None = None,
+    device: str | None = None,
     progress: Progress | None = None,
 ) -> QuantizedModel:
     """Quantize a float network with the help of sample inputs.
@@ -92,6 +94,7 @@ def quantize_model(
         config: settings; the default suits x86 CPUs.
         statistics: what `collect` saw of the network; then inputs are needed only for `config.second_reading`.
         state: file that keeps the distillation after each pass over the data; an interrupted run goes on from it.
+        device: where the network runs for its statistics: "gpu0"; the processor by default, which runs all else.
         progress: called with (stage, done, total or None).
 
     Raises:
@@ -100,6 +103,7 @@ def quantize_model(
         OptionError: a setting is wrong, an exclude rule selects nothing, the state is of another run, or cannot be one.
     """
     config = config or QuantConfig()
+    place = None if device is None else normalize(device)
     kept = None if state is None else _checked(Path(state), config)
     if calibration is None and (statistics is None or config.second_reading):
         raise CalibrationError(
@@ -118,13 +122,13 @@ def quantize_model(
         for arrays in as_samples(data, graph):
             judges.look(arrays)
     else:
-        calibrate(graph, stats, data, look=judges.look, progress=progress)
+        calibrate(graph, stats, data, look=judges.look, device=place, progress=progress)
     changed = 0
     for scale in [*([equalized] if config.equalize else []), *([smoothed] if config.smooth else [])]:
         graph, places = scale(graph, stats, annotation)
         changed += places
     if changed:
-        stats = calibrate(graph, observe_all(graph, config), data, progress=progress)
+        stats = calibrate(graph, observe_all(graph, config), data, device=place, progress=progress)
     return convert(graph, annotation, stats, config, data, judges=judges, state=kept, progress=progress)
 
 

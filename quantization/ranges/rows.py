@@ -47,9 +47,10 @@ def stream(
     *,
     stage: str,
     look: Callable[[Batch], None] | None = None,
+    run: Callable[[Batch], Any] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Run the graph on every sample, which `look` sees; sinks get values by node name.
+    """Run the graph on every sample, which `look` sees; sinks get values by node name, or `run` does it all.
 
     Raises CalibrationError if no batch fits.
     """
@@ -65,7 +66,7 @@ def stream(
             if progress is not None:
                 progress(stage, done, total)
 
-    run = watched(graph, sinks)
+    run = run or watched(graph, sinks)
     for arrays in as_samples(Data(counted_items(), data.divided), graph):
         run(arrays)
         if look is not None:

@@ -7,7 +7,9 @@ the data is read once and the model can be quantized again with other settings.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from megengine.core.text import counted
 from megengine.kernels import counting
 from megengine.quantization.ranges.averages import ExactMean, SampleExtrema
 
+Count = Callable[[int, int, np.ndarray], None]
 BINS = 4096
 MANTISSA_BITS = 24
 
@@ -58,9 +61,10 @@ class Histogram:
     def update(self, x: np.ndarray) -> None:
         """Count the finite values of x (any shape, float)."""
         if x.size:
-            self._update(x, float(x.min()), float(x.max()))
+            self.add(float(x.min()), float(x.max()), partial(counting.count, x))
 
-    def _update(self, x: np.ndarray, lo: float, hi: float) -> None:
+    def add(self, lo: float, hi: float, count: Count) -> None:
+        """Count values between lo and hi: `count(exponent, first, counts)` adds them to bins of width 2**exponent."""
         # the smallest power of two that covers [lo, hi] with all bins and keeps bin numbers exact in float32
         magnitude = max(abs(lo), abs(hi))
         exponent = math.frexp(magnitude)[1] - MANTISSA_BITS if magnitude else -MANTISSA_BITS
@@ -68,7 +72,7 @@ class Histogram:
         while _bin(hi, exponent) - _bin(lo, exponent) >= self.bins:
             exponent += 1
         self._cover(*self._join(exponent, _bin(lo, exponent), _bin(hi, exponent)))
-        counting.count(x, self.exponent, self.first, self.counts)
+        count(self.exponent, self.first, self.counts)
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of another histogram of the same number of bins."""
@@ -156,24 +160,43 @@ class TensorStatistics:
             for i in range(samples):
                 self.update(x[i : i + 1])
             return
-        axis = self.channel_axis if self.channel_axis is not None and x.ndim > self.channel_axis else None
+        axis = self.axis_of(x.ndim)
         sums = np.zeros(x.shape[axis] if self.averaged and axis is not None else 0)
         if (by_channel := counting.extrema(x, axis, sums)) is None:
-            bad = int(np.size(x) - np.isfinite(x).sum())
-            kind = "NaN" if np.isnan(x).any() else "infinity"
-            raise CalibrationError(
-                f"calibration: {bad} of {counted(x.size, 'value')} of {self.name!r} are {kind}; expected finite "
-                "values. Check the calibration data and the float model's weights"
-            )
-        lo, hi = float(by_channel[0].min()), float(by_channel[1].max())
+            raise self.refusal(x)
+        means = (sums / (x.size // sums.size)).astype(np.float32)[None] if sums.size else None
+        self.add(x.size, *(end[None] for end in by_channel), means, axis, partial(counting.count, x))
+
+    def axis_of(self, ndim: int) -> int | None:
+        """The axis of channels of values with so many axes; None where they have none."""
+        return self.channel_axis if self.channel_axis is not None and ndim > self.channel_axis else None
+
+    def refusal(self, x: np.ndarray) -> CalibrationError:
+        """The error of values of which some are not finite."""
+        bad = int(np.size(x) - np.isfinite(x).sum())
+        kind = "NaN" if np.isnan(x).any() else "infinity"
+        return CalibrationError(
+            f"calibration: {bad} of {counted(x.size, 'value')} of {self.name!r} are {kind}; expected finite "
+            "values. Check the calibration data and the float model's weights"
+        )
+
+    def add(
+        self, size: int, lo: np.ndarray, hi: np.ndarray, means: np.ndarray | None, axis: int | None, count: Count
+    ) -> None:
+        """Take samples that were measured: float32 [samples, channels] of finite extrema, and of means if `averaged`.
+
+        `size` is the number of values of all, `count(exponent, first, counts)` adds them to the bins of a histogram.
+        """
         if axis is not None:
-            self._join_channels(*by_channel)
-        self.count += x.size
-        self.minimum, self.maximum = min(self.minimum, lo), max(self.maximum, hi)
-        self.samples.update(lo, hi)
-        self.histogram._update(x, lo, hi)
-        if sums.size:
-            self.means.update((sums / (x.size // sums.size)).astype(np.float32))
+            self._join_channels(lo.min(axis=0), hi.max(axis=0))
+        self.count += size
+        for low, high in zip(lo.min(axis=1), hi.max(axis=1), strict=True):
+            self.samples.update(float(low), float(high))
+        smallest, largest = float(lo.min()), float(hi.max())
+        self.minimum, self.maximum = min(self.minimum, smallest), max(self.maximum, largest)
+        self.histogram.add(smallest, largest, count)
+        for mean in () if means is None else means:
+            self.means.update(mean)
 
     def _join_channels(self, lo: np.ndarray, hi: np.ndarray) -> None:
         if self.channel_minimum is None or self.channel_maximum is None:
