@@ -11,6 +11,7 @@ from megengine.kernels.cuda import (
     moves,
     products,
     reduction,
+    sorting,
 )
 from megengine.kernels.kernel import Kernel
 
@@ -23,6 +24,7 @@ _FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
     moves.KERNELS,
     products.KERNELS,
     reduction.KERNELS,
+    sorting.KERNELS,
 )
 
 

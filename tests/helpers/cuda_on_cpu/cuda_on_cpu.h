@@ -378,6 +378,7 @@ inline int __float2int_rz(float v) { return v != v ? 0 : v >= 2147483648.f ? INT
 inline int __float2int_rn(float v) { return __float2int_rz(std::nearbyint(v)); }
 inline unsigned __float_as_uint(float f) { unsigned u; return memcpy(&u, &f, 4), u; }
 inline int __popc(unsigned u) { return __builtin_popcount(u); }
+inline int __popcll(unsigned long long u) { return __builtin_popcountll(u); }
 inline float __uint_as_float(unsigned u) { float f; return memcpy(&f, &u, 4), f; }
 inline long long __double_as_longlong(double d) { long long u; return memcpy(&u, &d, 8), u; }
 inline double __longlong_as_double(long long u) { double d; return memcpy(&d, &u, 8), d; }
