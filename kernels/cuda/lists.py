@@ -11,6 +11,7 @@ from megengine.kernels.cuda import (
     moves,
     products,
     reduction,
+    softmax,
     sorting,
 )
 from megengine.kernels.kernel import Kernel
@@ -24,6 +25,7 @@ _FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
     moves.KERNELS,
     products.KERNELS,
     reduction.KERNELS,
+    softmax.KERNELS,
     sorting.KERNELS,
 )
 

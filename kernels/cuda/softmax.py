@@ -1,0 +1,88 @@
+"""Softmax and its logarithm along an axis: rows in registers, or read twice where they are long; columns by threads."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import bfloat16
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.sources import Program, program, type_name
+from megengine.kernels.kernel import EagerKernel, Kernel
+from megengine.kernels.problem import Problem
+
+_DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.float16, bfloat16)))
+
+_Launch = tuple[str, int, "int | tuple[int, int]", tuple[Any, ...]]  # kernel, grid, block and numbers
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is no less than n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _row_launch(rows: int, n: int, size: int, width: int, log: np.int32) -> _Launch:
+    suffix = "_wide" if width > 1 and n % width == 0 else ""
+    units = n // width if suffix else n
+    most = 4 if suffix else 16
+    if units <= 32 * most:
+        lanes = min(32, power_of_two(units))
+        loads = next(k for k in (1, 4, 16) if units <= lanes * k)
+        numbers = (np.int64(rows), np.int64(n), np.int32(lanes.bit_length() - 1), log)
+        return f"cuda_softmax_lanes{suffix}_{loads}", -(-rows * lanes // 256), 256, numbers
+    held = (32 if suffix else 16) // (4 if size == 8 else 1)  # elements of a row that a thread of a block keeps
+    if n <= 512 * held:
+        return f"cuda_softmax_block{suffix}", rows, max(64, power_of_two(-(-n // held))), (np.int64(n), log)
+    return f"cuda_softmax_long{suffix}", rows, 512, (np.int64(n), log)
+
+
+def _column_launch(outer: int, n: int, inner: int, log: np.int32) -> _Launch:
+    columns = outer * inner
+    down = 1
+    while down < 8 and down * 4 <= n and columns * down < 1 << 16:
+        down *= 2
+    block = (256 // down, down)
+    numbers = tuple(map(np.int64, (columns, n, inner)))
+    return "cuda_softmax_columns", -(-columns // block[0]), block, (*numbers, log)
+
+
+@functools.lru_cache(maxsize=4096)
+def _prepared(problem: Problem, aligned: bool) -> tuple[Program, _Launch]:
+    x = problem.inputs[0]
+    axis, log = problem.attrs.axis % x.ndim, np.int32(problem.op == "log_softmax")
+    outer, n, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+    size = x.dtype.itemsize
+    width = 16 // size if aligned else 1
+    launch = _row_launch(outer, n, size, width, log) if inner == 1 else _column_launch(outer, n, inner, log)
+    return _program(x.dtype), launch
+
+
+def _program(dtype: np.dtype) -> Program:
+    return program("softmax.cu", NUM=type_name(dtype))
+
+
+def _run(problem: Problem, x: DeviceArray) -> DeviceArray:
+    y = x.runtime.empty(x.shape, x.dtype)
+    if y.size:
+        one, (kernel, grid, block, numbers) = _prepared(problem, x.address % 16 == 0)
+        x.runtime.launch(one, kernel, grid, block, (x, y, *numbers))
+    return y
+
+
+def _usable(problem: Problem) -> str | None:
+    dtype = problem.inputs[0].dtype
+    return None if dtype in _DTYPES else f"{dtype}; only floats"
+
+
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    op: (EagerKernel(f"cuda_{op}", _run, _usable),) for op in ("softmax", "log_softmax")
+}
+
+
+def programs() -> Iterator[Program]:
+    """Every program of the family."""
+    yield from map(_program, _DTYPES)
