@@ -1,22 +1,22 @@
 // Convolutions by tiles, or by one thread for a result. Where LAST is 1 channels are the last axis of x and y, else 0.
-#include "convolution.cuh"
 #include "tiles.cuh"
+
+#include "convolution.cuh"
 
 // Grid: tiles; groups along y and z.
 KERNEL_BOUNDS(convolve, 256, const TYPE* x, const TYPE* w, const TYPE* bias, const TYPE* residual, TYPE* y, Window g) {
-    const int columns = LAST ? g.given : g.places, across = (columns + TILE - 1) / TILE;
-    const int row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
+    const Spot spot = LAST ? spot_of(g.places, g.given) : spot_of(g.given, g.places);
     const int group = blockIdx.z * gridDim.y + blockIdx.y;
     if (group >= g.groups) return;
         const Pixels pixels = {{g, of_group(x, g, group)}, g.sums};
         const Weights weights = {g, w + g.w_start + group * g.w_group, g.sums};
         ACC sums[kPart][kPart];
 #if LAST
-        add_products<true, true>(sums, pixels, weights, row, column, 0, g.sums);
+        add_products<true, true>(sums, pixels, weights, spot.row, spot.column, 0, g.sums);
 #else
-        add_products<true, false>(sums, weights, pixels, row, column, 0, g.sums);
+        add_products<true, false>(sums, weights, pixels, spot.row, spot.column, 0, g.sums);
 #endif
-        put_sums(sums, out_of(g, group, bias, residual, y), row, column);
+        put_sums(sums, out_of(g, group, bias, residual, y), spot.row, spot.column);
 }
 
 // One thread makes an element of y: for groups of few channels. A sum skips what lies outside of x.
@@ -38,22 +38,23 @@ KERNEL(convolve_singly, const TYPE* x, const TYPE* w, const TYPE* bias, const TY
                 sum = sum + (ACC)widen(windows.x[corner.at + tap.at + c * g.x_channel]) * (ACC)widen(factors[c * g.w_taken]);
         }
         const Out out = out_of(g, group, bias, residual, y);
-        out.set(out.channel(channel), out.pixel(pixel), sum);
+        const Channel at_channel = out.channel(channel);
+        const Step at_pixel = out.pixel(pixel);
+        *out.find(at_channel, at_pixel) = out.made(at_channel, at_pixel, sum);
     }
 }
 
 // sums: [part, group, channel, factor]. Grid: tiles for each part; groups along y and z.
 KERNEL_BOUNDS(weigh, 256, const TYPE* x, const TYPE* y, ACC* sums, Window g) {
-    const int across = (g.sums + TILE - 1) / TILE, tiles = (g.given + TILE - 1) / TILE * across;
-    const int tile = blockIdx.x % tiles, part = blockIdx.x / tiles, row = tile / across * TILE, column = tile % across * TILE;
-    const int first = part * g.part, end = min(g.places, first + g.part), group = blockIdx.z * gridDim.y + blockIdx.y;
+    const Spot spot = spot_of(g.given, g.sums);
+    const int first = spot.part * g.part, end = min(g.places, first + g.part), group = blockIdx.z * gridDim.y + blockIdx.y;
     if (group >= g.groups) return;
-        const Results results = {g, y + (i64)group * g.given * g.y_channel, end};
+        const Results results = {g, y + group * g.y_group, end};
         const Factors factors = {{g, of_group(x, g, group)}, end};
         ACC made[kPart][kPart];
-        add_products<!LAST, !LAST>(made, results, factors, row, column, first, end);
-        const Parts parts = {g, sums + ((i64)part * g.groups + group) * g.given * g.sums};
-        put_sums(made, parts, row, column);
+        add_products<!LAST, !LAST>(made, results, factors, spot.row, spot.column, first, end);
+        const Parts parts = {g, sums + ((i64)spot.part * g.groups + group) * g.given * g.sums};
+        put_sums(made, parts, spot.row, spot.column);
 }
 
 // The same by one block for each of the sums: for groups of few channels.
@@ -61,7 +62,7 @@ KERNEL_BOUNDS(weigh_singly, 256, const TYPE* x, const TYPE* y, ACC* sums, Window
     SHARED(ACC, halves, 256);
     const int number = blockIdx.x, f = number % g.sums, channel = number / g.sums % g.given, group = number / g.sums / g.given;
     const int first = blockIdx.y * g.part, end = min(g.places, first + g.part);
-    const Results results = {g, y + (i64)group * g.given * g.y_channel, end};
+    const Results results = {g, y + group * g.y_group, end};
     const Factors factors = {{g, of_group(x, g, group)}, end};
     const Step line = results.line(channel);
     const Corner tap = factors.line(f);

@@ -9,6 +9,7 @@
 // of the product, else 0 and places are; BY_TAPS 1 where a sum takes all channels of a tap before the next tap, else 0.
 #pragma once
 #include "epilogue.cuh"
+#include "spots.cuh"
 
 // n / by for n < 2^31, without a division
 struct Divisor {
@@ -17,14 +18,15 @@ struct Divisor {
 COC_FN int quotient(int n, const Divisor& d) { return (__umulhi(n, d.magic) + n) >> d.shift; }
 
 constexpr int kFar = 1 << 29;  // a coordinate outside every array, also after steps
+constexpr int kWhole = 8;      // elements that lie together: channels are padded to a multiple where it matters
 
 struct Window {
-    int batch, groups, taken, given;  // channels of one group
+    int groups, taken, given, kept;   // channels of one group; those taken of which weights have gradients
     int places, sums, part, parts;    // batch times places of an image; places along a sum, and of a part of it
     int size[3], stride[3], first[3], step[3];
     Divisor of_image, of_plane, of_line;       // places of an image, of a plane and of a line of the result
     Divisor channels, taps, plane_taps, line_taps;
-    i64 w_group, w_start, y_start;  // steps to the next group; the first tap and place that take part
+    i64 x_group, y_group, w_group, w_start, y_start;  // steps to the next group; first tap and place that take part
     INDEX x_image, x_channel, x_axis[3], y_image, y_channel, y_axis[3], w_given, w_taken, w_axis[3];
 };
 
@@ -64,6 +66,9 @@ struct Windows {
     COC_FN const TYPE* find(const Corner& corner, const Corner& tap) const {
         return inside(corner, tap) ? x + corner.at + tap.at : nullptr;
     }
+    COC_FN const TYPE* any() const { return x; }
+    COC_FN int places_from(int) const { return kWhole; }
+    COC_FN int lines_from(int) const { return kWhole; }
 };
 
 struct Step {
@@ -108,6 +113,9 @@ struct Weights {  // channels of the result by factors
     COC_FN const TYPE* find(const Line& line, const Place& place) const {
         return line.inside && place.inside ? w + line.at + place.at : nullptr;
     }
+    COC_FN const TYPE* any() const { return w; }
+    COC_FN int places_from(int) const { return kWhole; }
+    COC_FN int lines_from(int) const { return kWhole; }
 };
 
 struct Channel {
@@ -126,10 +134,12 @@ struct Image {
         const At3 q = spread(i - n * (int)g.of_image.by, g.of_plane, g.of_line);
         return {n * g.y_image + q.z * g.y_axis[0] + q.y * g.y_axis[1] + q.x * g.y_axis[2], true};
     }
-    COC_FN void set(const Channel& channel, const Step& pixel, ACC sum) const {
-        if (!channel.inside || !pixel.inside) return;
-        const INDEX at = channel.at + pixel.at;
-        y[at] = finished(sum, channel.bias, residual, at);
+    COC_FN TYPE* find(const Channel& channel, const Step& pixel) const {
+        return channel.inside && pixel.inside ? y + channel.at + pixel.at : nullptr;
+    }
+    COC_FN TYPE made(const Channel& channel, const Step& pixel, ACC sum) const {
+        const bool inside = channel.inside && pixel.inside;
+        return finished(sum, channel.bias, inside ? residual : nullptr, channel.at + pixel.at);
     }
 };
 #if LAST
@@ -138,24 +148,29 @@ struct Out : Image {  // neighbouring columns are neighbours in memory
     using Column = Channel;
     COC_FN Row row(int i) const { return pixel(i); }
     COC_FN Column column(int i) const { return channel(i); }
-    COC_FN void put(const Row& row, const Column& column, ACC sum) const { set(column, row, sum); }
-};
+    COC_FN TYPE* at(const Row& row, const Column& column) const { return find(column, row); }
+    COC_FN TYPE value(const Row& row, const Column& column, ACC sum) const { return made(column, row, sum); }
 #else
 struct Out : Image {
     using Row = Channel;
     using Column = Step;
     COC_FN Row row(int i) const { return channel(i); }
     COC_FN Column column(int i) const { return pixel(i); }
-    COC_FN void put(const Row& row, const Column& column, ACC sum) const { set(row, column, sum); }
-};
+    COC_FN TYPE* at(const Row& row, const Column& column) const { return find(row, column); }
+    COC_FN TYPE value(const Row& row, const Column& column, ACC sum) const { return made(row, column, sum); }
 #endif
+    COC_FN void put(const Row& row, const Column& column, ACC sum) const {
+        TYPE* to = at(row, column);
+        if (to) *to = value(row, column, sum);
+    }
+};
 
 COC_FN Out out_of(const Window& g, int group, const TYPE* bias, const TYPE* residual, TYPE* y) {
-    const i64 first = g.y_start + (i64)group * g.given * g.y_channel;
+    const i64 first = g.y_start + group * g.y_group;
     return {{g, y + first, bias ? bias + group * g.given : bias, residual ? residual + first : residual}};
 }
 COC_FN const TYPE* of_group(const TYPE* x, const Window& g, int group) {
-    return x + (i64)group * g.taken * g.x_channel;
+    return x + group * g.x_group;
 }
 
 // ---- the gradient for w: sums over all places of y, in parts that `finish` adds
@@ -176,6 +191,9 @@ struct Results {  // channels of y by places
     COC_FN const TYPE* find(const Line& line, const Place& place) const {
         return line.inside && place.inside ? y + line.at + place.at : nullptr;
     }
+    COC_FN const TYPE* any() const { return y; }
+    COC_FN int places_from(int) const { return kWhole; }
+    COC_FN int lines_from(int) const { return kWhole; }
 };
 struct Factors : Windows {  // factors by places of y
     int end;
@@ -209,6 +227,7 @@ KERNEL(finish, const ACC* sums, TYPE* w, Window g) {
         const Factor f = factor((int)(i - line * g.sums), g);
         const At3 t = spread(f.tap, g.plane_taps, g.line_taps);
         const int group = (int)(line / g.given), channel = (int)(line % g.given);
+        if (f.channel >= g.kept) continue;
         w[group * g.w_group + (i64)channel * g.w_given + f.channel * g.w_taken + t.z * g.w_axis[0] + t.y * g.w_axis[1] +
           t.x * g.w_axis[2]] = narrow<TYPE>(sum);
     }

@@ -2,6 +2,7 @@
 // tensor_products.cu. Macros: TYPE, ACC, INDEX (of places in a matrix, int or i64).
 #pragma once
 #include "epilogue.cuh"
+#include "spots.cuh"
 
 constexpr int kAxes = 8;
 
@@ -93,17 +94,12 @@ struct Partial {
     }
 };
 
-// What a block makes. Grid: tiles for each part of the places; matrices of the stack along y and z. Tiles of 8 rows are
-// made together, so that blocks that run together read the same lines.
-struct Work {
-    int row, column, matrix, part;
+// What a block makes. Grid: tiles for each part of the places; matrices of the stack along y and z.
+struct Work : Spot {
+    int matrix;
 };
 COC_FN Work work_of(const Product& p) {
-    const int across = (p.columns + COLUMNS - 1) / COLUMNS, down = (p.rows + ROWS - 1) / ROWS;
-    const int tile = blockIdx.x % (across * down), first = tile / (8 * across) * 8, many = min(8, down - first);
-    const int inside = tile - first * across;
-    return {(first + inside % many) * ROWS, inside / many * COLUMNS, (int)(blockIdx.z * gridDim.y + blockIdx.y),
-            (int)blockIdx.x / (across * down)};
+    return {spot_of(p.rows, p.columns), (int)(blockIdx.z * gridDim.y + blockIdx.y)};
 }
 
 KERNEL(finish, const ACC* parts, const TYPE* bias, const TYPE* residual, TYPE* out, int count, Product p) {
