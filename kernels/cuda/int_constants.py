@@ -30,16 +30,16 @@ def constant(runtime: Runtime, key: Hashable, make: Callable[[], np.ndarray]) ->
 
 
 def packed(arrays: tuple[DeviceArray, ...], key: Hashable, make: Callable[[], Any]) -> Any:
-    """What `make` computes from arrays, kept as long as the first of them lives; the others are the same if their ids are."""
+    """What `make` computes from arrays, kept while the first of them lives; the others are told apart by identity."""
     first = arrays[0]
-    kept = _packed.get(id(first))
+    place = id(first)
+    kept = _packed.get(place)
     if kept is None:
-        drop = lambda _, key=id(first): _packed.pop(key, None)  # noqa: E731
-        kept = _packed[id(first)] = (weakref.ref(first, drop), OrderedDict())
+        kept = _packed[place] = (weakref.ref(first, lambda _: _packed.pop(place, None)), OrderedDict())
     forms, whole = kept[1], (key, *map(id, arrays[1:]))
     found = forms.get(whole)
-    if found is None:  # the arrays are kept beside it: their ids stay theirs
-        found = forms[whole] = (make(), arrays[1:])
+    if found is None:
+        found = forms[whole] = (make(), arrays[1:])  # the others are kept beside it, so that no array gets their ids
         if len(forms) > _PACKED_MOST:
             forms.popitem(last=False)
     return found[0]

@@ -1,4 +1,4 @@
-"""Integer layers on the emulated GPU equal the specification in every value, in every form in which they are computed."""
+"""Integer layers on the emulated GPU equal the specification in every value, in every form of computing them."""
 
 import dataclasses
 
@@ -69,7 +69,9 @@ def computed(inputs, attrs, form=None, order=ORDERS[0], architecture=NEW):
             return (gpu.download(int_layers.KERNELS["qconv2d"][0].run(problem, *arrays)),)
         pitch = max(form.channels * (attrs["groups"] // form.joined), arrays[0].shape[1])
         x = to_last(arrays[0], pitch, 77)
-        return (gpu.download(to_first(int_layers.layer_last(problem, form, x, *arrays[1:5], *map(to_last, arrays[5:])))),)
+        return (
+            gpu.download(to_first(int_layers.layer_last(problem, form, x, *arrays[1:5], *map(to_last, arrays[5:])))),
+        )
 
 
 def chosen(inputs, attrs, architecture=NEW):
@@ -118,8 +120,8 @@ def test_random_convolutions(part):
 
 
 # channels, groups and what tensor cores make of them: bytes copied at once, groups computed as one
-TAKEN = [(3, 1, 4, 1), (4, 1, 4, 1), (8, 1, 8, 1), (16, 1, 16, 1), (24, 1, 8, 1), (20, 1, 4, 1), (32, 8, 16, 8), (64, 4, 16, 2),
-         (12, 4, 4, 4)]  # fmt: skip
+TAKEN = [(3, 1, 4, 1), (4, 1, 4, 1), (8, 1, 8, 1), (16, 1, 16, 1), (24, 1, 8, 1), (20, 1, 4, 1), (32, 8, 16, 8),
+         (64, 4, 16, 4), (12, 4, 4, 4)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("c", "groups", "grain", "joined"), TAKEN)
@@ -135,7 +137,9 @@ def test_tensor_cores_take_channels(c, groups, grain, joined):
 def test_tiles(tile, around):
     """Pixels and channels around the size of a tile, and depths of one step and several."""
     o, depth = tile.channels + 8 * around, (16, 64, 80)[around + 1]
-    inputs, attrs = case(around + 9, h=tile.pixels + around, w=1, c=depth, o=o, kernel=(3, 1), pad=(1, 1, 0, 0), r="qint8")
+    inputs, attrs = case(
+        around + 9, h=tile.pixels + around, w=1, c=depth, o=o, kernel=(3, 1), pad=(1, 1, 0, 0), r="qint8"
+    )
     form = dataclasses.replace(chosen(inputs, attrs), tile=tile)
     same(computed(inputs, attrs, form), by_reference("qconv2d", inputs, attrs))
 
@@ -149,9 +153,12 @@ def test_orders_of_threads(tile, order):
     same(computed(inputs, attrs, order=order, architecture=OLD), want)
 
 
+OTHERS = [("qint16", "qint16", "qint16"), ("qint16", "quint8", "qint8"), ("quint8", "qint16", "qint16"),
+          ("qint16", "float32", None), ("qint8", "qint32", None)]  # fmt: skip
+
+
 @pytest.mark.parametrize("groups", [1, 16])
-@pytest.mark.parametrize(("x", "y", "r"), [("qint16", "qint16", "qint16"), ("qint16", "quint8", "qint8"), ("quint8", "qint16", "qint16"),
-                                           ("qint16", "float32", None), ("qint8", "qint32", None)])  # fmt: skip
+@pytest.mark.parametrize(("x", "y", "r"), OTHERS)
 def test_other_types(x, y, r, groups):
     inputs, attrs = case(4, c=16, o=32 if groups == 1 else 16, groups=groups, x=x, y=y, r=r)
     if y == "qint32":  # a float32 holds these ends

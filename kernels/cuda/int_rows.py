@@ -1,0 +1,230 @@
+"""Integer ops along axes on a GPU: averages, sums, softmax, normalization; docs/integer-arithmetic.md bit for bit."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType, known_quantized, storage_of
+from megengine.core.spec import TensorSpec
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.int_constants import bounds, constant
+from megengine.kernels.cuda.sources import Program, program, type_name
+from megengine.kernels.kernel import EagerKernel, Kernel
+from megengine.kernels.problem import Problem
+from megengine.kernels.reference.integer import f32
+
+_BLOCKS = 1 << 16
+Arguments = tuple[Any, ...]
+Walk = list[tuple[int, int]]  # lengths and steps of axes, the innermost first
+
+
+def _program(x: Any, y: Any) -> Program:
+    return program("int_rows.cu", XT=type_name(storage_of(x)), YT=type_name(storage_of(y)))
+
+
+def _clamp(dtype: QuantizedDType) -> Arguments:
+    return tuple(map(f32, bounds(dtype)))
+
+
+def _empty(problem: Problem, x: DeviceArray) -> DeviceArray:
+    out = problem.outputs[0]
+    return x.runtime.empty(out.shape, storage_of(out.dtype))
+
+
+def _ratio(problem: Problem) -> np.float32:
+    """What a sum in steps of x is multiplied by, before the division by the count."""
+    return f32(known_quantized(problem.inputs[0].dtype).only_scale) / f32(problem.attrs.dtype.only_scale)
+
+
+# ---------------------------------------------------------------- means and sums
+
+
+def axes_apart(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[Walk, Walk]:
+    """Axes of a dense array that stay, and those that are summed; neighbours of a kind are joined."""
+    walks: tuple[Walk, Walk] = [], []
+    step, before = 1, None
+    for axis in reversed(range(len(shape))):
+        if shape[axis] != 1:
+            walk = walks[axis in axes]
+            if walk is before:
+                walk[-1] = (walk[-1][0] * shape[axis], walk[-1][1])
+            else:
+                walk.append((shape[axis], step))
+            before = walk
+        step *= shape[axis]
+    return walks[0] or [(1, 0)], walks[1] or [(1, 0)]
+
+
+def _lanes(summed: Walk, length: int, results: int) -> int:
+    """Threads of a sum: one where neighbours are read for neighbouring sums, else a warp, or a block of long rows."""
+    if summed[0][1] != 1 and results >= 1 << 12:
+        return 1
+    return 256 if length >= 1 << 12 else 32 if length >= 8 else 1
+
+
+@functools.lru_cache(maxsize=4096)
+def _mean_launch(problem: Problem) -> tuple[Program, tuple[int, ...], Arguments, int]:
+    x, y, axis = problem.inputs[0], problem.outputs[0], problem.attrs.axis
+    dtype = known_quantized(x.dtype)
+    axes = tuple(range(x.ndim)) if axis is None else tuple(int(a) % x.ndim for a in np.atleast_1d(axis))
+    kept, summed = axes_apart(x.shape, axes)
+    length = x.size // max(y.size, 1)
+    lanes = _lanes(summed, length, y.size)
+    m = _ratio(problem) / f32(1 if problem.op == "qsum" else max(length, 1))
+    sizes = (np.int32(len(kept)), np.int32(len(summed)), np.int64(length), np.int64(y.size), np.int32(lanes))
+    zeros = (np.int32(dtype.zero_point), np.int32(problem.attrs.dtype.zero_point))
+    walk = tuple(itertools.chain(*kept, *summed))
+    blocks = min(-(-y.size // (256 // lanes)), _BLOCKS)
+    return _program(dtype, y.dtype), walk, (*sizes, m, *_clamp(problem.attrs.dtype), *zeros), blocks
+
+
+def _mean(problem: Problem, x: DeviceArray) -> DeviceArray:
+    unit, walk, numbers, blocks = _mean_launch(problem)
+    y = _empty(problem, x)
+    steps = constant(x.runtime, walk, lambda: np.array(walk, np.int64))
+    x.runtime.launch(unit, "cuda_mean", blocks, 256, (x, y, steps, *numbers))
+    return y
+
+
+# ---------------------------------------------------------------- windows
+
+
+@functools.lru_cache(maxsize=4096)
+def _average_launch(problem: Problem, last: bool) -> tuple[Program, Arguments]:
+    x, y, a = problem.inputs[0], problem.outputs[0], problem.attrs
+    dtype = known_quantized(x.dtype)
+    (top, _), (left, _) = a.padding
+    window = (*x.shape[2:], 0, *y.shape[2:], *a.kernel, *a.stride, top, left, 1, 1)
+    zeros = (np.int32(dtype.zero_point), np.int32(a.dtype.zero_point))
+    modes = map(np.int32, (x.shape[1], last, a.count_include_pad))
+    numbers = (*modes, _ratio(problem), *_clamp(a.dtype), *zeros, np.int64(y.size))
+    return _program(dtype, y.dtype), (*numbers, *map(np.int32, window))
+
+
+def average_last(problem: Problem, x: DeviceArray) -> DeviceArray:
+    """qavg_pool2d of x [N,H,W,C] -> [N,H,W,C]."""
+    unit, numbers = _average_launch(problem, last=True)
+    n, c, height, width = problem.outputs[0].shape
+    y = x.runtime.empty((n, height, width, c), storage_of(problem.outputs[0].dtype))
+    x.runtime.each(unit, "cuda_average", y.size, (x, y, *numbers))
+    return y
+
+
+def _average(problem: Problem, x: DeviceArray) -> DeviceArray:
+    unit, numbers = _average_launch(problem, last=False)
+    y = _empty(problem, x)
+    x.runtime.each(unit, "cuda_average", y.size, (x, y, *numbers))
+    return y
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _blocks_of(spec: TensorSpec, axis: int) -> tuple[int, int, int]:
+    """A dense array as [outer, length, inner] around an axis."""
+    axis %= spec.ndim
+    return math.prod(spec.shape[:axis]), spec.shape[axis], math.prod(spec.shape[axis + 1 :])
+
+
+@functools.lru_cache(maxsize=4096)
+def _softmax_launch(problem: Problem) -> tuple[Program, Arguments, int]:
+    x, dtype = problem.inputs[0], problem.attrs.dtype
+    outer, length, inner = _blocks_of(x, problem.attrs.axis)
+    rows, lanes = outer * inner, 32 if inner == 1 else 1
+    sizes = (*map(np.int64, (rows, length, inner)), np.int32(lanes))
+    numbers = (*sizes, f32(1) / f32(dtype.only_scale), *_clamp(dtype), np.int32(dtype.zero_point))
+    return _program(x.dtype, dtype), numbers, min(-(-rows // (256 // lanes)), _BLOCKS)
+
+
+def _softmax(problem: Problem, x: DeviceArray, table: DeviceArray) -> DeviceArray:
+    unit, numbers, blocks = _softmax_launch(problem)
+    y = _empty(problem, x)
+    if y.size:
+        x.runtime.launch(unit, "cuda_softmax", blocks, 256, (x, table, y, *numbers))
+    return y
+
+
+@functools.lru_cache(maxsize=4096)
+def _norm_launch(problem: Problem) -> tuple[Program, Arguments, int]:
+    x, a = problem.inputs[0], problem.attrs
+    n = math.prod(x.shape[x.ndim - a.axes :])
+    rows, lanes = x.size // n, 32 if n <= 2048 else 256
+    zeros = (np.int32(known_quantized(x.dtype).zero_point), np.int32(a.dtype.zero_point))
+    sizes = (np.int64(rows), np.int64(n), np.int32(lanes), np.int32(a.centred), np.float64(a.E))
+    return _program(x.dtype, a.dtype), (*sizes, *_clamp(a.dtype), *zeros), min(-(-rows // (256 // lanes)), _BLOCKS)
+
+
+def _norm(problem: Problem, x: DeviceArray, G: DeviceArray, B: DeviceArray) -> DeviceArray:
+    unit, numbers, blocks = _norm_launch(problem)
+    y = _empty(problem, x)
+    x.runtime.launch(unit, "cuda_norm", blocks, 256, (x, G, B, y, *numbers))
+    return y
+
+
+# ---------------------------------------------------------------- products
+
+
+def _places(spec: TensorSpec, stacks: tuple[int, ...]) -> np.ndarray:
+    """Where the matrices of an operand begin, for every stack of the result."""
+    own, size = spec.shape[:-2], spec.shape[-2] * spec.shape[-1]
+    numbers = np.arange(math.prod(own), dtype=np.int64).reshape(own) * size
+    return np.ascontiguousarray(np.broadcast_to(numbers, stacks)).reshape(-1)
+
+
+def _product_program(a: Any, r: Any, y: Any) -> Program:
+    narrow = storage_of(a).itemsize == storage_of(r).itemsize == 1
+    types = {name: type_name(storage_of(dtype)) for name, dtype in (("AT", a), ("BT", r), ("OUT", y))}
+    return program("int_products.cu", BYTES=int(narrow), **types)
+
+
+@functools.lru_cache(maxsize=4096)
+def _product_launch(problem: Problem) -> tuple[Program, tuple[int, ...], Arguments]:
+    (a, r), attrs, out = problem.inputs, problem.attrs, problem.outputs[0]
+    rows, columns = out.shape[-2:]
+    depth = a.shape[-2 if attrs.transpose_a else -1]
+    steps_a = (1, a.shape[-1]) if attrs.transpose_a else (a.shape[-1], 1)
+    steps_r = (r.shape[-1], 1) if attrs.transpose_b else (1, r.shape[-1])
+    stacks = math.prod(out.shape[:-2])
+    zeros = (known_quantized(a.dtype).zero_point, known_quantized(r.dtype).zero_point)
+    z_y = attrs.dtype.zero_point if isinstance(attrs.dtype, QuantizedDType) else 0
+    sizes = (*map(np.int32, (stacks, rows, columns, depth)), *map(np.int64, (*steps_a, *steps_r)))
+    numbers = (*sizes, *map(np.int32, zeros), *map(f32, (attrs.m, attrs.lo, attrs.hi)), np.int32(z_y))
+    grid = (-(-rows // 64), -(-columns // 64), min(stacks, 65535))
+    return _product_program(a.dtype, r.dtype, out.dtype), grid, numbers
+
+
+def _product(problem: Problem, a: DeviceArray, r: DeviceArray) -> DeviceArray:
+    unit, grid, numbers = _product_launch(problem)
+    stacks, runtime = problem.outputs[0].shape[:-2], a.runtime
+    y = _empty(problem, a)
+    if y.size:
+        places = (
+            constant(runtime, ("places", s.shape, stacks), lambda s=s: _places(s, stacks)) for s in problem.inputs
+        )
+        runtime.launch(unit, "cuda_qmatmul", grid, 256, (a, r, y, *places, *numbers))
+    return y
+
+
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "qavg_pool2d": (EagerKernel("cuda_qavg_pool2d", _average),),
+    "qmean": (EagerKernel("cuda_qmean", _mean),),
+    "qsum": (EagerKernel("cuda_qsum", _mean),),
+    "qsoftmax": (EagerKernel("cuda_qsoftmax", _softmax),),
+    "qnorm": (EagerKernel("cuda_qnorm", _norm),),
+    "qmatmul": (EagerKernel("cuda_qmatmul", _product),),
+}
+
+
+def programs() -> Iterator[Program]:
+    """Every program of values of 8 bits, and of 16 beside 16."""
+    eight, wide, real = (np.dtype(np.uint8), np.dtype(np.int8)), np.dtype(np.int16), np.dtype(np.float32)
+    yield from itertools.starmap(_program, (*itertools.product(eight, eight), (wide, wide), (wide, eight[0])))
+    for y in (*eight, real):
+        yield from (_product_program(a, r, y) for a, r in itertools.product(eight, eight))
+    yield from (_product_program(wide, wide, y) for y in (wide, real))
