@@ -69,9 +69,10 @@ def our_int8(batch: int) -> Call:
     from megengine import tensor
     from megengine.plan import compile as compile_plan
     from megengine.quantization.pipeline.quantize import quantize_model
+    from megengine.traced_module import open_batch
 
     x = pictures(batch)
-    integer = quantize_model(our_network(), [x[:4]], example=(tensor(x),)).integer_graph
+    integer = quantize_model(open_batch(_traced(4, "float32")), [x[:4]]).integer_graph
     plan, given = compile_plan(integer, device="gpu0"), tensor(x, device="gpu0")
     return lambda: plan(given)
 

@@ -200,12 +200,13 @@ class CupyRuntime(Runtime):
                 try:
                     outputs = work()
                     graph = stream.end_capture()
-                except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as exc:
-                    with contextlib.suppress(cuda.runtime.CUDARuntimeError):
-                        stream.end_capture()
+                except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, DeviceError) as exc:
                     raise DeviceError(f"{self.name}: the launches cannot be recorded: {exc}") from exc
                 finally:
                     self._kept = None
+                    if stream.is_capturing():
+                        with contextlib.suppress(cuda.runtime.CUDARuntimeError):
+                            stream.end_capture()
         return _Graph(self, graph, outputs, refusals, [*kept.values(), pool, stream])
 
     def milliseconds(self, work: Callable[[], Any]) -> float:

@@ -16,7 +16,7 @@ from megengine.kernels.cuda import (
     softmax,
     sorting,
 )
-from megengine.kernels.kernel import Kernel
+from megengine.kernels.kernel import EagerKernel, Kernel
 
 _FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
     convolution.KERNELS,

@@ -33,7 +33,7 @@ from megengine.traced_module import InternalGraph
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.ir.primitives import assign
+from megengine.traced_module.moving import move
 from megengine.traced_module.passes import run_passes
 from megengine.traced_module.passes.activations import name_activations
 
@@ -58,12 +58,7 @@ class _Step:
 def on_processor(graph: InternalGraph) -> InternalGraph:
     """A copy of a graph of ops whose constants and values are on the processor, as passes need them."""
     made = graph.clone()
-    for expr in made.exprs():
-        if isinstance(expr, Constant) and expr.value.spec.device != "cpu0":
-            assign(made, expr, "_value", expr.value.to("cpu0"))
-        for node in expr.outputs:
-            if isinstance(node, TensorNode) and node.spec.device != "cpu0":
-                assign(made, node, "_spec", TensorSpec(node.spec.shape, node.spec.dtype))
+    move(made, "cpu0")
     return made
 
 

@@ -10,8 +10,10 @@ from gpu_calls import leaves, move, moved
 from zoo import ZOO
 
 from megengine.core.errors import MegEngineError
+from megengine.core.pytree import flatten
 from megengine.plan import compile as compile_plan
 from megengine.quantization.pipeline.quantize import quantize_model
+from megengine.tensor import Tensor
 from megengine.traced_module import interpret, lower, trace_module
 
 UNROLLED = {"seq2seq"}  # loops over the length of its input
@@ -66,24 +68,20 @@ def test_float_plan(name):
 
 
 def _inputs(args, kwargs):
-    from megengine.core.pytree import flatten
-    from megengine.tensor import Tensor
-
     return [x for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)]
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_integer_plan(name):
     """Integers are equal to those of the specification, node by node on the processor."""
-    net, args, kwargs, _ = _of_cpu(name)
-    if kwargs:
-        pytest.skip("quantized with positional arguments only")
-    data = tuple(x.numpy() for x in _inputs(args, kwargs))
+    graph, args, kwargs = _graph(name)
+    inputs = _inputs(args, kwargs)
+    data = tuple(x.numpy() for x in inputs)
     try:
-        integer = quantize_model(net, [data if len(data) > 1 else data[0]], example=args).integer_graph
-    except (MegEngineError, TypeError) as exc:
+        integer = quantize_model(graph, [data if len(data) > 1 else data[0]]).integer_graph
+    except MegEngineError as exc:
         pytest.skip(f"not quantized: {exc}")
-    wanted = [t.numpy() for t in interpret(integer, *args)]
+    wanted = [t.numpy() for t in interpret(integer, inputs)]
     found = compile_plan(integer, device="gpu0")(*data)
     for have, want in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(np.asarray(have), want)
