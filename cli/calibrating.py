@@ -15,6 +15,7 @@ from megengine.cli.ptq import (
     check_weights,
     data_of,
     data_option,
+    device_option,
     held_out_option,
     preprocess_option,
     samples_option,
@@ -35,6 +36,7 @@ from megengine.traced_module import lower
 @held_out_option
 @path_option("-o", "--output", required=True, help="Statistics to write: .stats.")
 @workers_option
+@device_option
 @click.option("--resume", is_flag=True, help="Go on with a run that was interrupted: its OUTPUT.part is read.")
 @overwrite_option
 @shape_option
@@ -55,7 +57,7 @@ def calibrate(*, output: Path, overwrite: bool, out: Output, **options: Any) -> 
 
 def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, preprocess: str | None,
                shapes: InputChoices, samples: int | None, held_out: int, workers: int,
-               resume: bool) -> dict[str, Any]:  # fmt: skip
+               device: str | None, resume: bool) -> dict[str, Any]:  # fmt: skip
     """Write statistics to `path`, and to `part` on the way; returns the result for --json."""
     if resume and not part.is_file():
         raise FileFormatError(f"--resume: {part} is not there, so there is no run to go on with; leave out --resume")
@@ -74,7 +76,9 @@ def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, pr
 
     try:
         with out.progress("calibrate", None) as bar:
-            statistics = collect(source, chosen, workers=workers, seen=seen, keep=keep, progress=bar.show)
+            statistics = collect(
+                source, chosen, workers=workers, device=device, seen=seen, keep=keep, progress=bar.show
+            )
         try:
             check_data(source.graph, statistics.edges, data)
         except CalibrationError:

@@ -20,8 +20,9 @@ from megengine.cli.readers import Reader, Slot, kind_of, open_reader
 from megengine.cli.samples import Samples
 from megengine.convert import onnx
 from megengine.core.dtype import storage_of
-from megengine.core.errors import CalibrationError, OptionError, QuantizationError, listed
+from megengine.core.errors import CalibrationError, DeviceError, OptionError, QuantizationError, listed
 from megengine.core.text import counted, in_bytes
+from megengine.device import normalize
 from megengine.dispatch import get_op
 from megengine.quantization import (
     EFFORTS,
@@ -67,8 +68,22 @@ held_out_option = click.option(
     show_default=True,
     help="Every tenth sample, at most this many, scores the result and does not calibrate.",
 )
+
+
+def checked_device(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
+    """The name of a device, if it can be used. Raises click.BadParameter."""
+    try:
+        return name if name is None else normalize(name)
+    except DeviceError as exc:
+        raise click.BadParameter(str(exc)) from exc
+
+
 workers_option = click.option(
     "--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that calibrate."
+)
+
+device_option = click.option(
+    "--device", callback=checked_device, metavar="NAME", help='Where the network runs: "gpu0". By default here.'
 )
 
 
@@ -192,6 +207,7 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
 @click.option("--statistics", metavar="FILE", help="Ranges from this file of `calibrate`; --data scores the result.")
 @path_option("--state", help="Keep the training of --distillation here after each pass; the same line goes on from it.")
 @workers_option
+@device_option
 @overwrite_option
 @shape_option
 @common
@@ -242,7 +258,7 @@ def config_of(*, activations: str | None, percentile: float, **choices: Any) -> 
 
 
 def _show_plan(out: Output, *, model: str, shapes: InputChoices, **options: Any) -> None:
-    of_data = ("data", "preprocess", "samples", "held_out", "statistics", "workers", "state")
+    of_data = ("data", "preprocess", "samples", "held_out", "statistics", "workers", "device", "state")
     choices = {name: value for name, value in options.items() if name not in of_data}
     plan = preview(lower(chosen_graph(load_calls(model, shapes, dynamic=False), None)), config_of(**choices))
     if plan.rules:
@@ -308,7 +324,7 @@ def check_data(graph: InternalGraph, stats: Mapping[str, TensorStatistics], data
 @dataclass(frozen=True, slots=True)
 class Job:
     """A float network that is to be quantized: its graph of ops and its digest, its data, the settings; how it is
-    made is `known` (a file of statistics, workers, a file of the training's state).
+    made is `known` (a file of statistics, workers, a device, a file of the training's state).
     """
 
     name: str
@@ -326,7 +342,7 @@ def inputs_of(*, model: str, data: str, preprocess: str | None, **_: Any) -> lis
 
 
 def prepared(out: Output, *, model: str, data: str, preprocess: str | None, shapes: InputChoices, samples: int | None,
-             held_out: int, statistics: str | None, workers: int, state: Path | None = None,
+             held_out: int, statistics: str | None, workers: int, device: str | None = None, state: Path | None = None,
              **choices: Any) -> Job:  # fmt: skip
     """Read the model and open the data; refuse what cannot be quantized."""
     config = config_of(**choices)
@@ -339,7 +355,7 @@ def prepared(out: Output, *, model: str, data: str, preprocess: str | None, shap
     if source_data.how is not None:
         source.graph.metadata.update(images.to_metadata(source_data.how))
     digest = records.digest_of(source.graph)
-    known = {"path": statistics, "workers": workers, "state": state}
+    known = {"path": statistics, "workers": workers, "device": device, "state": state}
     return Job(model, source, digest, source_data, Samples(source_data.reader, held_out), config, known)
 
 

@@ -72,10 +72,11 @@ def quantize_with_progress(
     *,
     path: str | None = None,
     workers: int = 1,
+    device: str | None = None,
     state: Path | None = None,
 ) -> Any:
     """Run the pipeline, with the statistics of the file `path` if it is given; the bar counts the batches of each pass
-    over the data, which `workers` processes calibrate with. A training is kept in `state`.
+    over the data, which `workers` processes, or a device, calibrate with. A training is kept in `state`.
     """
     statistics = None if path is None else Statistics.load(path)
     with out.progress(what, None) as bar:
@@ -84,8 +85,8 @@ def quantize_with_progress(
             bar.show(f"{what}: {stage}", *counts)
 
         if statistics is None and workers > 1:
-            statistics = collect(model, data, workers=workers, progress=show)
-        return quantize_model(model, data, config, statistics=statistics, state=state, progress=show)
+            statistics = collect(model, data, workers=workers, device=device, progress=show)
+        return quantize_model(model, data, config, statistics=statistics, state=state, device=device, progress=show)
 
 
 def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from megengine.cli.app import FailedError, common
 from megengine.cli.measuring import verify_line, with_integers
 from megengine.cli.models import InputChoices, load_model, shape_option
 from megengine.cli.output import Output
-from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
-from megengine.device import normalize
+from megengine.cli.ptq import checked_device, data_of, data_option, preprocess_option, samples_option
 from megengine.quantization.checks import require_integers
 from megengine.quantization.checks import verify as check
 
@@ -22,7 +21,7 @@ from megengine.quantization.checks import verify as check
 @click.option(
     "--threads", multiple=True, type=click.IntRange(1, 256), default=(1, 2), show_default=True, help="Repeat."
 )
-@click.option("--device", "devices", multiple=True, metavar="NAME", help='Run there too: "gpu0". Repeat.')
+@click.option("--device", callback=checked_device, metavar="NAME", help='Run there too: "gpu0".')
 @shape_option
 @common
 def verify(
@@ -31,13 +30,11 @@ def verify(
     preprocess: str | None,
     samples: int | None,
     threads: tuple[int, ...],
-    devices: tuple[str, ...],
+    device: str | None,
     shapes: InputChoices,
     out: Output,
 ) -> None:
     """Check that specification, eager run and compiled plan of the quantized MODEL agree to zero steps."""
-    for name in devices:
-        normalize(name)
     traced = load_model(model, shapes)
     remedies = (
         f"mge-quantize ptq {shlex.quote(model)} --data ... -o q.mgt",
@@ -48,7 +45,7 @@ def verify(
     source = data_of(data, preprocess, samples or 8, traced, out)
     reader = source.reader
     with out.progress("verify", reader.count) as bar:
-        result = check(traced, reader, threads=threads, devices=devices, progress=bar.show)
+        result = check(traced, reader, threads=threads, devices=[device] if device else (), progress=bar.show)
     rows = [(run.run, run.values, run.steps, run.node or None, run.op or None) for run in result.runs]
     out.table("Against the specification", ("run", "values that differ", "steps", "first node", "op"), rows)
     out.say(verify_line(result))

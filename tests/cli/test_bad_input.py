@@ -16,6 +16,7 @@ from PIL import Image
 
 from megengine.cli.models import load_model
 from megengine.core.errors import MegEngineError
+from megengine.kernels import cuda
 from megengine.serialization import read_pth
 
 DATA = Path(__file__).parent.parent / "data"
@@ -287,3 +288,13 @@ def test_no_array_is_no_reason_to_unpickle(run, one_line_error, folder, words):
     error = one_line_error(run("evaluate", "good.onnx", *words, cwd=folder))
     assert "it holds no array of numbers; write it with numpy.save" in error
     assert "pickle" not in error
+
+
+@pytest.mark.skipif(cuda.available(), reason="there is a GPU")
+@pytest.mark.parametrize("verb", ["ptq", "calibrate", "verify"])
+def test_a_device_that_cannot_be_used_is_refused_before_anything_is_read(run, verb):
+    more = () if verb == "verify" else ("-o", "out.mgt" if verb == "ptq" else "out.stats")
+    done = run(verb, "missing.onnx", "--data", "missing", *more, "--device", "gpu0")
+    assert done.returncode == 2 and "'--device': device 'gpu0' is not usable: " in done.stderr
+    done = run(verb, "missing.onnx", "--data", "missing", *more, "--device", "gup0")
+    assert done.returncode == 2 and "did you mean 'gpu0'" in done.stderr
