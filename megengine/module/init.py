@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from megengine.core import _engine
 from megengine.core.calls import shown
 from megengine.core.dtype import storage_of
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, nearest
 from megengine.core.limits import refuse_oversized
 from megengine.dispatch.refusal import checked
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.elementwise import cast
+from megengine.kernels.cuda.placing import filled, on_gpu
 from megengine.ops.common import choice
 from megengine.random.rng import draw
 from megengine.tensor import Parameter, Tensor
 
 
-def _write(tensor: Tensor, value: np.ndarray) -> None:
+def _write(tensor: Tensor, value: Any) -> None:
     if not isinstance(tensor, Tensor):
         raise ArgumentError(f"tensor is {shown(tensor)}; expected a Parameter or a Tensor, which takes the new values")
-    value = value.astype(storage_of(tensor.dtype), copy=False)
-    tensor._reset(Tensor._wrap(value, tensor.dtype, tensor.device))
+    dtype = storage_of(tensor.dtype)
+    if value.dtype != dtype:
+        value = cast(value, dtype) if type(value) is DeviceArray else value.astype(dtype)
+    tensor._reset(Tensor._wrap(value, tensor.dtype, tensor.spec.device))
+
+
+def _device(tensor: Any) -> str:
+    return tensor.spec.device if isinstance(tensor, Tensor) else "cpu0"
 
 
 @checked
 def fill_(tensor: Tensor, val: float) -> None:
     """Every element `val`."""
-    _write(tensor, np.full(tensor.shape, val))
+    device = _device(tensor)
+    if on_gpu(device):
+        _write(tensor, filled(tensor.shape, storage_of(tensor.dtype), val, device))
+    else:
+        _write(tensor, np.full(tensor.shape, val))
 
 
 @checked
@@ -44,7 +59,7 @@ def ones_(tensor: Tensor) -> None:
 @checked
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> None:
     """Uniform in [a, b)."""
-    _write(tensor, draw(tensor.shape, normal=False, scale=b - a, shift=a))
+    _write(tensor, draw(tensor.shape, normal=False, scale=b - a, shift=a, device=_device(tensor)))
 
 
 @checked
@@ -52,7 +67,7 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> None:
     """Normal with this mean and standard deviation."""
     if std < 0:
         raise OptionError(f"normal_: std is {std}; expected at least 0")
-    _write(tensor, draw(tensor.shape, normal=True, scale=std, shift=mean))
+    _write(tensor, draw(tensor.shape, normal=True, scale=std, shift=mean, device=_device(tensor)))
 
 
 _LINEAR = ("linear", "sigmoid", *(f"{kind}{n}d" for kind in ("conv", "conv_transpose") for n in (1, 2, 3)))
@@ -119,5 +134,5 @@ def parameter(shape: tuple[int, ...]) -> Parameter:
     """A float32 parameter of zeros, whose memory is not touched before it is written."""
     refuse_oversized("a parameter", shape, 4)
     tensor = Parameter(0.0)
-    tensor._reset(Tensor._wrap(np.zeros(shape, np.float32), device=tensor.device))
+    tensor._reset(_engine.filled(shape, np.dtype(np.float32), None, tensor.spec.device))
     return tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from megengine.core import _engine
+from megengine.core.dtype import is_float
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
@@ -12,7 +12,7 @@ from megengine.ops.binary import logaddexp
 from megengine.ops.common import BOOL, FLOAT32, as_tensor, cast, choice, floating, normalize_axis, operands
 from megengine.ops.index import indexing_one_hot
 from megengine.ops.reduce import mean
-from megengine.random.rng import generator
+from megengine.random.rng import draw_factors
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.loss"
@@ -92,9 +92,10 @@ def dropout(inp: TensorLike, drop_prob: float, training: bool = True) -> Tensor:
     x = as_tensor(inp)
     if not training or drop_prob == 0:
         return x
-    keep = generator().random(x.shape) >= drop_prob
-    factors = keep * np.float32(1 / (1 - drop_prob))
-    return x * (_engine.wrap(factors, None, x.device) if x.dtype == np.float32 else Tensor(factors, dtype=x.dtype))
+    shape, device = x.spec.shape, x.spec.device
+    if not is_float(x.dtype):
+        return x * Tensor(draw_factors(shape, FLOAT32, zeros=drop_prob, device="cpu0"), dtype=x.dtype, device=device)
+    return x * Tensor._wrap(draw_factors(shape, x.dtype, zeros=drop_prob, device=device), None, device)
 
 
 _IMPOSSIBLE = -1e30  # a finite stand-in for log(0)

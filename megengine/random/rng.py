@@ -16,10 +16,12 @@ from megengine.core.calls import shown
 from megengine.core.dtype import as_dtype, storage_of
 from megengine.core.errors import ArgumentError, DTypeError, GraphError, OptionError, ShapeError
 from megengine.core.limits import refuse_oversized
-from megengine.dispatch.apply import active_interposers
+from megengine.dispatch.apply import active_interposers, apply
 from megengine.dispatch.public import public
 from megengine.dispatch.refusal import checked, constructor, explains
 from megengine.kernels import filling
+from megengine.kernels.cuda import random as gpu_random
+from megengine.kernels.cuda.placing import on_gpu
 from megengine.tensor import Tensor
 
 Size = Iterable[int] | int | None
@@ -131,14 +133,23 @@ class RNG:
         device = devices.default_device() if self._device is None else self._device
         return _engine.wrap(np.asarray(array, dtype), None, device)
 
-    def draw(self, shape: tuple[int, ...], *, normal: bool, scale: float = 1.0, shift: float = 0.0) -> np.ndarray:
+    def _key(self) -> int:
+        """64 bits from the state: the key of a stream of its own."""
+        return int(self.generator.integers(1 << 64, dtype=np.uint64))
+
+    def draw(
+        self, shape: tuple[int, ...], *, normal: bool, scale: float = 1.0, shift: float = 0.0, device: str = "cpu0"
+    ) -> Any:
         """float32 array of x * scale + shift: x standard normal, or uniform in [0, 1).
 
-        Large arrays are a stream of their own, whose key is drawn from the state; every CPU gives the same numbers.
+        Large arrays are a stream of their own, whose key is drawn from the state; every device gives the same numbers.
+        On a GPU they are a DeviceArray.
         """
         if math.prod(shape) >= _LARGE:
-            key = int(self.generator.integers(1 << 64, dtype=np.uint64))
-            return filling.random_array(key, shape, normal=normal, scale=scale, shift=shift)
+            if on_gpu(device):
+                made = gpu_random.random_array
+                return made(self._key(), shape, normal=normal, scale=scale, shift=shift, device=device)
+            return filling.random_array(self._key(), shape, normal=normal, scale=scale, shift=shift)
         method = self.generator.standard_normal if normal else self.generator.random
         out = method(shape, np.float32)
         if scale != 1:
@@ -147,13 +158,18 @@ class RNG:
             out += shift
         return out
 
+    def _tensor(self, shape: tuple[int, ...], **distribution: Any) -> Tensor:
+        device = devices.default_device() if self._device is None else self._device
+        array = self.draw(shape, device=device, **distribution)
+        return Tensor._wrap(array, None, device) if on_gpu(device) else _engine.wrap(array, None, device)
+
     @_drawn
     @explains
     def uniform(self, low: float = 0, high: float = 1, size: Size = None) -> Tensor:
         """float32 of shape `size` ((1,) without), uniform in [low, high)."""
         if low > high:
             raise OptionError(f"uniform: low={low} is above high={high}")
-        return self._wrapped(self.draw(_shape("uniform", size), normal=False, scale=high - low, shift=low))
+        return self._tensor(_shape("uniform", size), normal=False, scale=high - low, shift=low)
 
     @_drawn
     @explains
@@ -161,7 +177,7 @@ class RNG:
         """float32 of shape `size` ((1,) without), normal with this mean and standard deviation."""
         if std < 0:
             raise OptionError(f"normal: std={std}; expected at least 0")
-        return self._wrapped(self.draw(_shape("normal", size), normal=True, scale=std, shift=mean))
+        return self._tensor(_shape("normal", size), normal=True, scale=std, shift=mean)
 
     @_drawn
     @explains
@@ -193,6 +209,8 @@ class RNG:
             if not n.ndim:
                 raise ShapeError("permutation: n is a tensor without axes; expected rows to permute")
             rows = self.generator.permutation(len(n))
+            if on_gpu(n.spec.device):
+                return apply("index", n, Tensor._wrap(rows, None, n.spec.device), pattern=("i",))
             return Tensor._wrap(n.numpy()[rows], n.dtype, n.device)
         if not isinstance(n, numbers.Integral) or n < 0:
             raise OptionError(f"permutation: n is {n!r}; expected a tensor or an integer of at least 0")
@@ -224,9 +242,23 @@ def seed(seed: int) -> None:
     _default.seed(seed)
 
 
-def draw(shape: tuple[int, ...], *, normal: bool, scale: float = 1.0, shift: float = 0.0) -> np.ndarray:
+def draw(shape: tuple[int, ...], *, normal: bool, scale: float = 1.0, shift: float = 0.0, device: str = "cpu0") -> Any:
     """`RNG.draw` of the process-wide state."""
-    return _default.draw(shape, normal=normal, scale=scale, shift=shift)
+    return _default.draw(shape, normal=normal, scale=scale, shift=shift, device=device)
+
+
+def draw_factors(shape: tuple[int, ...], dtype: np.dtype, *, zeros: float, device: str) -> Any:
+    """An array of a float dtype in which a share `zeros` is 0 and the rest 1 / (1 - zeros).
+
+    They come from the process-wide state; every device gives the same numbers.
+    """
+    _refuse_in_ops()
+    factor = np.float32(1 / (1 - zeros))
+    large = math.prod(shape) >= _LARGE
+    if large and on_gpu(device):
+        return gpu_random.random_factors(_default._key(), shape, dtype, least=zeros, factor=factor, device=device)
+    drawn = draw(shape, normal=False) if large else _default.generator.random(shape)
+    return np.asarray((drawn >= zeros) * factor, dtype)
 
 
 def generator() -> np.random.Generator:

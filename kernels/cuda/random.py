@@ -1,0 +1,46 @@
+"""Arrays of random numbers on a GPU: from one key the same bits as on the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from megengine.core.dtype import bfloat16
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.runtime import runtime_of
+from megengine.kernels.cuda.sources import Program, program, type_name
+
+_UNIFORM, _NORMAL, _FACTORS = range(3)
+
+
+def _made(
+    device: str, key: int, shape: tuple[int, ...], kind: int, scale: float, shift: float, dtype: np.dtype
+) -> DeviceArray:
+    runtime = runtime_of(device)
+    out = runtime.empty(shape, dtype)
+    signed = np.uint64(key).astype(np.int64)
+    arguments = (out, np.int64(out.size), signed, np.float32(scale), np.float32(shift))
+    made = program("random.cu", KIND=kind, TYPE=type_name(dtype))
+    runtime.each(made, "cuda_random", -(-out.size // 256) * 64, arguments)
+    return out
+
+
+def random_array(
+    key: int, shape: tuple[int, ...], *, normal: bool, scale: float, shift: float, device: str
+) -> DeviceArray:
+    """float32 numbers x * scale + shift; x is standard normal, or uniform in [0, 1). The key has 64 bits."""
+    return _made(device, key, shape, _NORMAL if normal else _UNIFORM, scale, shift, np.dtype(np.float32))
+
+
+def random_factors(
+    key: int, shape: tuple[int, ...], dtype: np.dtype, *, least: float, factor: float, device: str
+) -> DeviceArray:
+    """`factor` where a uniform number of the key is at least `least`, else 0, as a float dtype."""
+    return _made(device, key, shape, _FACTORS, factor, least, dtype)
+
+
+def programs() -> Iterator[Program]:
+    """Every kind, factors of every dtype."""
+    yield from (program("random.cu", KIND=kind, TYPE="float") for kind in range(3))
+    yield from (program("random.cu", KIND=_FACTORS, TYPE=type_name(t)) for t in (np.float64, np.float16, bfloat16))
