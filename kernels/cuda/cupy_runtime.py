@@ -245,6 +245,13 @@ class CupyRuntime(Runtime):
         self._select()
         self._cupy.get_default_memory_pool().free_all_blocks()
 
+    def from_dlpack(self, values: Any) -> DeviceArray:
+        """The memory of an object with `__dlpack__` on this device, without a copy where it is dense in C order."""
+        self._select()
+        array = self._cupy.ascontiguousarray(self._cupy.from_dlpack(values))
+        owner = _core.CudaMemory(self._held, array.data, array.nbytes)
+        return DeviceArray(self, owner, array.data.ptr, array.shape, array.dtype)
+
     def cupy_array(self, array: DeviceArray) -> Any:
         """A CuPy array on the same memory, for its libraries."""
         cupy = self._cupy

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import DTypeError
+from megengine.device import normalize
+from megengine.kernels.cuda.runtime import runtime_of
 from megengine.tensor import Tensor
 
+_CUDA = 2  # DLPack's number for the memory of NVIDIA GPUs
 __all__ = ["from_dlpack", "to_dlpack"]
 
 
@@ -35,11 +38,16 @@ class _Capsule:
 def from_dlpack(ext_tensor: Any, stream: int | None = None) -> Tensor:
     """A tensor with the values of a DLPack capsule, or of an object with `__dlpack__` (a torch tensor, an array).
 
-    The values are copied: tensors are values. Raises DTypeError for anything else.
+    The values are copied: tensors are values. Those on a GPU are not, since programs give each other much there: write
+    to them no more. Raises DTypeError for anything else.
     """
     capsule = type(ext_tensor).__name__ == "PyCapsule"
     if not capsule and not hasattr(ext_tensor, "__dlpack__"):
         raise DTypeError(f"from_dlpack: got {type(ext_tensor).__name__}; expected a DLPack capsule, or __dlpack__")
+    kind, number = (1, 0) if capsule else ext_tensor.__dlpack_device__()
+    if kind == _CUDA:
+        device = normalize(f"gpu{number}")
+        return Tensor._wrap(runtime_of(device).from_dlpack(ext_tensor))
     try:
         array = np.from_dlpack(_Capsule(ext_tensor) if capsule else ext_tensor)
     except (BufferError, RuntimeError, TypeError, ValueError) as exc:
