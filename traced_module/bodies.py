@@ -13,6 +13,7 @@ from megengine.core.sizes import as_examples
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch.apply import no_interposers
+from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.placing import host
 from megengine.tensor import Tensor
 from megengine.traced_module.interpret import interpret
@@ -31,13 +32,14 @@ class Body:
     Two are equal if they have the same ops, attributes and constants; names may differ.
     """
 
-    __slots__ = ("_digest", "_run", "graph")
+    __slots__ = ("_digest", "_placed", "_run", "graph")
 
     def __init__(self, graph: InternalGraph, run: Run | None = None) -> None:
         if graph.of_calls:
             raise GraphError(f"the graph {graph.name!r} that an op runs holds calls of modules; expected ops; lower it")
         self.graph, self._run = graph, run
         self._digest: bytes | None = None
+        self._placed: dict[tuple[str, int], Tensor] = {}  # constants on GPUs, by device and node
 
     def specs(self, given: Sequence[TensorSpec]) -> list[TensorSpec]:
         """Specs of the results. Raises ShapeError and DTypeError where these specs are not those of the inputs."""
@@ -55,13 +57,28 @@ class Body:
                 raise DTypeError(f"input {node.name!r} of graph {self.graph.name!r} is {node.spec}, got {spec}")
         return [node.spec for node in self.graph.outputs]
 
-    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The results, op by op."""
-        if self._run is not None:
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """The results, op by op, on the device where the arrays lie."""
+        device = next((a.runtime.name for a in arrays if type(a) is DeviceArray), None)
+        if self._run is not None and device is None:
             return self._run(arrays)
         with no_interposers():
             tensors = [Tensor._wrap(a, n.spec.dtype) for a, n in zip(arrays, self.graph.inputs, strict=True)]
-            return [t._storage() for t in interpret(self.graph, tensors)]
+            there = None if device is None else self._constants_on(device)
+            return [t._storage() for t in interpret(self.graph, tensors, on_value=there)]
+
+    def _constants_on(self, device: str) -> Callable[[TensorNode, Tensor], Tensor | None]:
+        """Gives the values that lie elsewhere, which are constants, on the device; each is copied once."""
+
+        def moved(node: TensorNode, x: Tensor) -> Tensor | None:
+            if x.spec.device == device:
+                return None
+            key = (device, id(node))
+            if key not in self._placed:
+                self._placed[key] = Tensor._wrap(x._storage(), x.dtype, device)
+            return self._placed[key]
+
+        return moved
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Body) and (self is other or self._content() == other._content())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from megengine.kernels.cuda import (
+    control,
     convolution,
     elementwise,
     indexing,
@@ -10,15 +11,19 @@ from megengine.kernels.cuda import (
     int_pointwise,
     int_recurrent,
     int_rows,
+    matrices,
     moves,
     products,
     reduction,
+    regions,
+    resizing,
     softmax,
     sorting,
 )
 from megengine.kernels.kernel import EagerKernel, Kernel
 
 _FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
+    control.KERNELS,
     convolution.KERNELS,
     elementwise.KERNELS,
     indexing.KERNELS,
@@ -26,9 +31,12 @@ _FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
     int_pointwise.KERNELS,
     int_recurrent.KERNELS,
     int_rows.KERNELS,
+    matrices.KERNELS,
     moves.KERNELS,
     products.KERNELS,
     reduction.KERNELS,
+    regions.KERNELS,
+    resizing.KERNELS,
     softmax.KERNELS,
     sorting.KERNELS,
 )

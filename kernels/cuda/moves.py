@@ -17,7 +17,8 @@ from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.sizes import slice_bounds
 from megengine.kernels.cuda import bordering, windows
 from megengine.kernels.cuda.array import DeviceArray
-from megengine.kernels.cuda.runtime import Runtime, runtime_of
+from megengine.kernels.cuda.placing import copied
+from megengine.kernels.cuda.runtime import Runtime
 from megengine.kernels.cuda.sources import Program, program
 from megengine.kernels.cuda.walks import MOST_AXES, Move, move
 from megengine.kernels.kernel import EagerKernel, Kernel
@@ -125,13 +126,8 @@ def _reshape(problem: Problem, x: DeviceArray) -> DeviceArray:
     return x.reshape(problem.outputs[0].shape)
 
 
-def _copy(problem: Problem, x: Any) -> Any:
-    """On the same device the same memory, since values are never written; else through main memory."""
-    device = problem.outputs[0].device
-    if isinstance(x, DeviceArray) and device == x.runtime.name:
-        return x.reshape(x.shape)
-    values = x.numpy() if isinstance(x, DeviceArray) else np.asarray(x)
-    return runtime_of(device).upload(values) if device.startswith("gpu") else values
+def _copy(problem: Problem, x: DeviceArray) -> Any:
+    return copied(x, problem.outputs[0].device)
 
 
 def _shape(problem: Problem, x: DeviceArray) -> DeviceArray:
