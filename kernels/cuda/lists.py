@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from megengine.kernels.cuda import (
+    batch_norms,
     control,
     convolution,
     elementwise,
@@ -20,9 +21,10 @@ from megengine.kernels.cuda import (
     softmax,
     sorting,
 )
-from megengine.kernels.kernel import EagerKernel, Kernel
+from megengine.kernels.kernel import Kernel
 
 _FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
+    batch_norms.KERNELS,
     control.KERNELS,
     convolution.KERNELS,
     elementwise.KERNELS,
