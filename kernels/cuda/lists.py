@@ -18,6 +18,7 @@ from megengine.kernels.cuda import (
     reduction,
     regions,
     resizing,
+    row_norms,
     softmax,
     sorting,
 )
@@ -39,6 +40,7 @@ _FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
     reduction.KERNELS,
     regions.KERNELS,
     resizing.KERNELS,
+    row_norms.KERNELS,
     softmax.KERNELS,
     sorting.KERNELS,
 )
