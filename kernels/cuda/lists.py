@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from megengine.kernels.cuda import (
     batch_norms,
     control,
@@ -24,36 +26,36 @@ from megengine.kernels.cuda import (
 )
 from megengine.kernels.kernel import Kernel
 
-_FAMILIES: tuple[dict[str, tuple[Kernel, ...]], ...] = (
-    batch_norms.KERNELS,
-    control.KERNELS,
-    convolution.KERNELS,
-    elementwise.KERNELS,
-    indexing.KERNELS,
-    int_layers.KERNELS,
-    int_pointwise.KERNELS,
-    int_recurrent.KERNELS,
-    int_rows.KERNELS,
-    matrices.KERNELS,
-    moves.KERNELS,
-    products.KERNELS,
-    reduction.KERNELS,
-    regions.KERNELS,
-    resizing.KERNELS,
-    row_norms.KERNELS,
-    softmax.KERNELS,
-    sorting.KERNELS,
+_FAMILIES = (
+    batch_norms,
+    control,
+    convolution,
+    elementwise,
+    indexing,
+    int_layers,
+    int_pointwise,
+    int_recurrent,
+    int_rows,
+    matrices,
+    moves,
+    products,
+    reduction,
+    regions,
+    resizing,
+    row_norms,
+    softmax,
+    sorting,
 )
 
 
-def _joined(families: tuple[dict[str, tuple[Kernel, ...]], ...]) -> dict[str, tuple[Kernel, ...]]:
+def _joined(tables: Iterable[Mapping[str, tuple[Kernel, ...]]]) -> dict[str, tuple[Kernel, ...]]:
     joined: dict[str, tuple[Kernel, ...]] = {}
-    for family in families:
-        assert not joined.keys() & family.keys(), f"two families hold {joined.keys() & family.keys()}"
-        joined.update(family)
+    for table in tables:
+        for op, kernels in table.items():
+            joined[op] = (*joined.get(op, ()), *kernels)
     return joined
 
 
-CUDA_LISTS = _joined(_FAMILIES)
+CUDA_LISTS = _joined(family.KERNELS for family in _FAMILIES)
 # Kernels of plans: every operand with four axes that is no constant, and every such result, is an array [N,H,W,C].
-CUDA_LAST: dict[str, tuple[EagerKernel, ...]] = {**int_layers.LAST}
+CUDA_LAST = _joined(family.LAST for family in _FAMILIES if hasattr(family, "LAST"))
