@@ -20,7 +20,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.runtime import runtime_of
-from megengine.kernels.cuda.sources import TYPES, Program, type_name
+from megengine.kernels.cuda.sources import TYPES, Program
 from megengine.kernels.elementwise import Instruction, program_of
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
@@ -32,22 +32,15 @@ _BLOCK, _MOST_BLOCKS = 256, 1 << 16
 _BYTES = 16  # of the widest load
 _SMALL = 1 << 31  # elements that 32-bit numbers count
 
-# the kinds of dtypes that an op computes: b(ool), i(nteger), f(loat)
+# the kinds of dtypes that an op computes: b(ool), i(nteger), f(loat), c(omplex)
 _FUNCTIONS = (
     *("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh"),
     *("atanh", "tanh", "erf", "sigmoid", "silu", "gelu", "softplus", "sqrt", "rsqrt", "hsigmoid", "hswish"),
     *("div", "pow", "atan2"),
 )
 _TRUTHS = (
-    "equal",
-    "not_equal",
-    "less",
-    "less_equal",
-    "greater",
-    "greater_equal",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
+    *("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
+    *("logical_and", "logical_or", "logical_xor"),
 )
 _DIVISIONS = ("floor_div", "mod", "trunc_div")
 KINDS = {
@@ -58,12 +51,23 @@ KINDS = {
     **dict.fromkeys(("add", "mul", "abs", "sign", "square", "relu", "relu6", "relu_backward"), "bif"),
     **dict.fromkeys(("floor", "ceil", "round", "round_even", "maximum", "minimum", "where", "cast", *_TRUTHS), "bif"),
     "logical_not": "bif",
+    **{"complex": "f", "real": "c", "imag": "c"},
 }
+for _op in ("add", "sub", "mul", "div", "neg", "equal", "not_equal", "where"):
+    KINDS[_op] += "c"
+# C++'s names of the types of elements, and complex dtypes beside their parts
+_TYPES = {**TYPES, np.dtype(np.complex64): "Complex<float>", np.dtype(np.complex128): "Complex<double>"}
+_PARTS = {np.dtype(np.complex64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.float64)}
+_WHOLES = {part: whole for whole, part in _PARTS.items()}
 _NUMBERS = {"clip": ("lo", "hi"), "leaky_relu": ("slope",)}  # attributes that are arguments
 
 
 def _kind(dtype: np.dtype) -> str:
-    return {"b": "b", "i": "i", "u": "i"}.get(dtype.kind, "f")
+    return {"b": "b", "i": "i", "u": "i", "c": "c"}.get(dtype.kind, "f")
+
+
+def _type(dtype: np.dtype) -> str:
+    return _TYPES[np.dtype(dtype)]
 
 
 def _computed(dtype: np.dtype) -> np.dtype:
@@ -76,7 +80,8 @@ def _result(op: str, attrs: dict[str, Any], dtypes: list[np.dtype], sources: tup
         return np.dtype(attrs["dtype"])
     if op in _TRUTHS:
         return np.dtype(np.bool_)
-    return dtypes[sources[0 if op == "relu_backward" else -1]]
+    of = dtypes[sources[0 if op == "relu_backward" else -1]]
+    return _WHOLES[of] if op == "complex" else _PARTS[of] if op in ("real", "imag") else of
 
 
 def _why_not(op: str, attrs: dict[str, Any], dtypes: list[np.dtype], sources: tuple[int, ...]) -> str | None:
@@ -84,12 +89,12 @@ def _why_not(op: str, attrs: dict[str, Any], dtypes: list[np.dtype], sources: tu
     if op not in KINDS:
         return f"{op} is not elementwise"
     unknown = next(
-        (d for d in (*(dtypes[i] for i in sources), attrs.get("dtype")) if d is not None and d not in TYPES), None
+        (d for d in (*(dtypes[i] for i in sources), attrs.get("dtype")) if d is not None and d not in _TYPES), None
     )
     if unknown is not None:
         return f"{op} of {unknown}"
     of = dtypes[sources[-1]]
-    if _kind(of) not in KINDS[op]:
+    if _kind(of) not in KINDS[op] or (op == "complex" and of not in _WHOLES):
         return f"{op} of {of}"
     if _kind(of) == "i" and not all(math.isfinite(attrs[name]) for name in _NUMBERS.get(op, ())):
         return f"{op} of {of} without bounds"
@@ -140,11 +145,11 @@ class _Body:
 
 def _expression(op: str, to: np.dtype, values: list[str], more: list[str]) -> str:
     if op == "cast":
-        return f"op_cast<{type_name(to)}>({values[0]})"
+        return f"op_cast<{_type(to)}>({values[0]})"
     if op == "where":
         return f"op_where({', '.join(values)})"
     call = f"op_{op}({', '.join([f'widen({v})' for v in values] + more)})"
-    return call if op in _TRUTHS else f"narrow<{type_name(to)}>({call})"
+    return call if op in _TRUTHS else f"narrow<{_type(to)}>({call})"
 
 
 @functools.cache
@@ -157,19 +162,19 @@ def _body(shape: Shape, inputs: tuple[np.dtype, ...]) -> _Body:
         more = []
         for _ in _NUMBERS.get(op, ()):
             more.append(f"c{len(parameters)}")
-            parameters.append(f"{type_name(of)} {more[-1]}")
+            parameters.append(f"{_type(of)} {more[-1]}")
         if op in _DIVISIONS:
             more.append("refused" if _kind(of) == "i" else "nullptr")
             refuses |= _kind(of) == "i"
         expression = _expression(op, made, [f"v{i}" for i in sources], more)
         if op in ("floor_div", "mod") and _kind(of) == "f":
             expression = expression.replace("nullptr", "(int*)nullptr")
-        lines.append(f"    const {type_name(made)} v{len(dtypes)} = {expression};")
+        lines.append(f"    const {_type(made)} v{len(dtypes)} = {expression};")
         dtypes.append(made)
     parameters += ["int* refused"] if refuses else []
-    taken = [f"{type_name(d)} v{i}" for i, d in enumerate(inputs)] + parameters
-    head = "".join(f"typedef {type_name(d)} T{i};\n" for i, d in enumerate(inputs))
-    head += f"typedef {type_name(dtypes[-1])} TO;\n"
+    taken = [f"{_type(d)} v{i}" for i, d in enumerate(inputs)] + parameters
+    head = "".join(f"typedef {_type(d)} T{i};\n" for i, d in enumerate(inputs))
+    head += f"typedef {_type(dtypes[-1])} TO;\n"
     text = (
         f"{head}COC_FN TO value({', '.join(taken)}) {{\n" + "\n".join(lines) + f"\n    return v{len(dtypes) - 1};\n}}\n"
     )
@@ -378,26 +383,35 @@ def _divides(problem: Problem) -> str:
 
 
 cuda_elementwise = EagerKernel("cuda_elementwise", run, usable)
-KERNELS: dict[str, tuple[Kernel, ...]] = {op: (cuda_elementwise,) for op in ("elementwise", *KINDS)}
+cuda_bitcast = EagerKernel("cuda_bitcast", lambda problem, x: x.view(problem.attrs.dtype))
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    **{op: (cuda_elementwise,) for op in ("elementwise", *KINDS)},
+    "bitcast": (cuda_bitcast,),
+}
 
 
 def programs() -> Iterator[Program]:
     """Kernels of every op, for some dtypes of every kind that it takes, over flat operands; and strided ones."""
-    some = {"f": (np.dtype(np.float32), np.dtype(np.float16)), "i": (np.dtype(np.int32),), "b": (np.dtype(np.bool_),)}
+    some = {
+        "c": (np.dtype(np.complex64),),
+        "f": (np.dtype(np.float32), np.dtype(np.float16)),
+        "i": (np.dtype(np.int32),),
+        "b": (np.dtype(np.bool_),),
+    }
     wide = (np.dtype(np.float64), bfloat16, np.dtype(np.int8), np.dtype(np.int64))
     for op, kinds in KINDS.items():
         count = 3 if op == "where" else 2 if op in _TWO else 1
-        dtypes = [d for kind in kinds for d in some[kind]]
+        dtypes = [d for kind in kinds for d in some[kind] if op != "complex" or d in _WHOLES]
         for dtype in [*dtypes, *(wide if op in ("add", "floor_div", "where", "cast") else ())]:
             inputs = (np.dtype(np.bool_), dtype, dtype) if op == "where" else (dtype,) * count
             shape = ((op, "int32" if op == "cast" else "", tuple(range(count))),)
-            dtypes_of = _result(op, {"dtype": "int32"}, list(inputs), tuple(range(count)))
-            yield flat_program(shape, inputs, _pack(inputs, dtypes_of))
+            made = _result(op, {"dtype": "int32"}, list(inputs), tuple(range(count)))
+            yield flat_program(shape, inputs, _pack(inputs, made))
     for walks, pack, kind in (((0, 1, 2), 4, "unsigned"), ((0, 1, 3), 1, "unsigned"), ((0, 0, 4), 4, "i64")):
         yield strided_program((("add", "", (0, 1)),), (np.dtype(np.float32),) * 2, walks, pack, kind)
 
 
 _TWO = (
     *("add", "sub", "mul", "div", "pow", "floor_div", "mod", "maximum", "minimum", "atan2", "trunc_div", "left_shift"),
-    *("right_shift", "bitwise_and", "bitwise_or", "bitwise_xor", "relu_backward", *_TRUTHS),
+    *("right_shift", "bitwise_and", "bitwise_or", "bitwise_xor", "relu_backward", *_TRUTHS, "complex"),
 )

@@ -96,7 +96,7 @@ def _kind(value) -> str:
     pointer, dtype = ("P", value.dtype) if isinstance(value, DeviceArray) else ("", np.asarray(value).dtype)
     if dtype in (bfloat16, np.float16):
         return f"{pointer}V2"
-    return pointer + dtype.kind.replace("b", "u") + str(dtype.itemsize)
+    return pointer + dtype.kind.replace("b", "u").replace("c", "V") + str(dtype.itemsize)
 
 
 def _fits(want: str | None, have: str | None) -> bool:

@@ -26,6 +26,52 @@ struct Kind<f16> : Kind<float> {};
 template <>
 struct Kind<bf16> : Kind<float> {};
 
+// A complex number as its parts lie in memory.
+template <class T>
+struct alignas(2 * sizeof(T)) Complex {
+    T re, im;
+};
+template <class T>
+struct Kind<Complex<T>> {
+    static constexpr bool real = true, boolean = false, with_sign = true;
+};
+template <class T>
+COC_FN Complex<T> operator+(Complex<T> a, Complex<T> b) {
+    return {a.re + b.re, a.im + b.im};
+}
+template <class T>
+COC_FN Complex<T> operator-(Complex<T> a, Complex<T> b) {
+    return {a.re - b.re, a.im - b.im};
+}
+template <class T>
+COC_FN Complex<T> operator-(Complex<T> a) {
+    return {-a.re, -a.im};
+}
+template <class T>
+COC_FN Complex<T> operator*(Complex<T> a, Complex<T> b) {
+    return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+// As NumPy divides: by the larger part of b first.
+template <class T>
+COC_FN Complex<T> operator/(Complex<T> a, Complex<T> b) {
+    const T re = b.re < (T)0 ? -b.re : b.re, im = b.im < (T)0 ? -b.im : b.im;
+    if (re >= im) {
+        if (re == (T)0 && im == (T)0) return {a.re / re, a.im / re};
+        const T ratio = b.im / b.re, scale = (T)1 / (b.re + b.im * ratio);
+        return {(a.re + a.im * ratio) * scale, (a.im - a.re * ratio) * scale};
+    }
+    const T ratio = b.re / b.im, scale = (T)1 / (b.im + b.re * ratio);
+    return {(a.re * ratio + a.im) * scale, (a.im * ratio - a.re) * scale};
+}
+template <class T>
+COC_FN bool operator==(Complex<T> a, Complex<T> b) {
+    return a.re == b.re && a.im == b.im;
+}
+template <class T>
+COC_FN bool operator!=(Complex<T> a, Complex<T> b) {
+    return !(a == b);
+}
+
 template <class T, class R>
 struct Same {
     static constexpr bool value = false;
@@ -289,6 +335,21 @@ COC_FN T op_pow(T x, T y) {
 template <class T>
 COC_FN T op_atan2(T y, T x) {
     return atan2_of(y, x);
+}
+
+// ---------------------------------------------------------------- complex numbers
+
+template <class T>
+COC_FN Complex<T> op_complex(T re, T im) {
+    return {re, im};
+}
+template <class T>
+COC_FN T op_real(Complex<T> x) {
+    return x.re;
+}
+template <class T>
+COC_FN T op_imag(Complex<T> x) {
+    return x.im;
 }
 
 // ---------------------------------------------------------------- other types
