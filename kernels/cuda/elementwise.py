@@ -391,17 +391,12 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
 
 
 def programs() -> Iterator[Program]:
-    """Kernels of every op, for some dtypes of every kind that it takes, over flat operands; and strided ones."""
-    some = {
-        "c": (np.dtype(np.complex64),),
-        "f": (np.dtype(np.float32), np.dtype(np.float16)),
-        "i": (np.dtype(np.int32),),
-        "b": (np.dtype(np.bool_),),
-    }
-    wide = (np.dtype(np.float64), bfloat16, np.dtype(np.int8), np.dtype(np.int64))
+    """Kernels of every op for a dtype of every kind that it takes, a few for all dtypes; and strided ones."""
+    some = {"c": np.complex64, "f": np.float32, "i": np.int32, "b": np.bool_}
+    wide = [np.dtype(t) for t in (np.float64, np.float16, np.int8, np.uint8, np.int64)] + [bfloat16]
     for op, kinds in KINDS.items():
         count = 3 if op == "where" else 2 if op in _TWO else 1
-        dtypes = [d for kind in kinds for d in some[kind] if op != "complex" or d in _WHOLES]
+        dtypes = [np.dtype(some[kind]) for kind in kinds]
         for dtype in [*dtypes, *(wide if op in ("add", "floor_div", "where", "cast") else ())]:
             inputs = (np.dtype(np.bool_), dtype, dtype) if op == "where" else (dtype,) * count
             shape = ((op, "int32" if op == "cast" else "", tuple(range(count))),)
