@@ -47,7 +47,7 @@ def copied(storage: Any, device: str) -> Any:
 def filled(shape: tuple[int, ...], dtype: np.dtype, value: Any, device: str) -> DeviceArray:
     """A new array of a GPU with one value everywhere; None stands for zero."""
     runtime = runtime_of(device)
-    if not value:
+    if value is None:
         return runtime.zeros(shape, dtype)
     out = runtime.empty(shape, dtype)
     unit = dtype if dtype.kind in "biuf" and dtype.itemsize != 2 else np.dtype(f"u{min(dtype.itemsize, 8)}")

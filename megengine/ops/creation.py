@@ -16,6 +16,7 @@ from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief
 from megengine.core.limits import refuse_oversized
 from megengine.core.types import DTypeLike, TensorLike
 from megengine.dispatch import public
+from megengine.kernels.cuda.placing import filled, on_gpu
 from megengine.ops.common import FLOAT32, Integers, as_tensor
 from megengine.ops.shape import shape_argument
 from megengine.tensor import Tensor
@@ -65,7 +66,14 @@ def full(shape: Integers, value: float, *, dtype: DTypeLike | None = None, devic
     kind = _fill_dtype(value, dtype)
     if type(value) is float and kind == FLOAT32:
         return _engine.filled(_lengths("full", shape), kind, value, _place(device))
-    return _wrapped(np.full(_lengths("full", shape), value, kind), device)
+    return _full(_lengths("full", shape), value, kind, _place(device))
+
+
+def _full(shape: tuple[int, ...], value: Any, dtype: np.dtype, device: str) -> Tensor:
+    """A tensor filled with any number. Raises OverflowError for one that the dtype does not hold."""
+    if on_gpu(device):
+        return Tensor._wrap(filled(shape, dtype, np.full((), value, dtype), device), None, device)
+    return _engine.wrap(np.full(shape, value, dtype), None, device)
 
 
 @public(home=_HOME)
@@ -98,7 +106,7 @@ def ones_like(inp: TensorLike) -> Tensor:
 def full_like(inp: TensorLike, value: float) -> Tensor:
     """`value` in the shape and dtype of `inp`."""
     x = as_tensor(inp)
-    return _wrapped(np.full(x.shape, value, storage_of(x.dtype)), x.device)
+    return _full(x.spec.shape, value, storage_of(x.dtype), x.spec.device)
 
 
 @public(home=_HOME)
