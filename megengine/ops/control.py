@@ -12,7 +12,10 @@ from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.sizes import counted_size, is_open, names_of
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
-from megengine.dispatch import ONNX_WRITER, Sample, define, not_differentiable
+from megengine.dispatch import ONNX_WRITER, Sample, apply, define, not_differentiable
+from megengine.dispatch.apply import no_interposers
+from megengine.ops.common import as_tensor
+from megengine.tensor import Tensor
 
 _NO_GRADIENT = not_differentiable("which of its graphs run, and how often, depends on values; compute it outside")
 MOST_ROUNDS = 1 << 20  # of a loop without a limit of its own
@@ -25,8 +28,8 @@ class Runs(Protocol):
         """Specs of its results for inputs of these; raises ShapeError and DTypeError where they do not fit."""
         ...
 
-    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Its results."""
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Its results, on the device of the arrays."""
         ...
 
 
@@ -34,8 +37,12 @@ def _results(made: Sequence[Any]) -> Any:
     return made[0] if len(made) == 1 else tuple(made)
 
 
-def _either(op: str, count: str, place: int, specs: Sequence[TensorSpec], known: set[str]) -> TensorSpec:
-    """The spec of a result that several graphs may give: a length that differs depends on values."""
+def _either(op: str, count: str, place: int, specs: Sequence[TensorSpec], given: Sequence[TensorSpec]) -> TensorSpec:
+    """The spec of a result that several graphs may give: a length that differs depends on values.
+
+    It lies where the operands do, wherever the graphs were made.
+    """
+    known = _names(given)
     first = specs[0]
     if len({s.ndim for s in specs}) > 1 or len({s.dtype for s in specs}) > 1:
         texts = " or ".join(map(str, specs))
@@ -44,7 +51,11 @@ def _either(op: str, count: str, place: int, specs: Sequence[TensorSpec], known:
     for axis, sizes in enumerate(zip(*(s.shape for s in specs), strict=True)):
         same = all(n == sizes[0] for n in sizes) and names_of(sizes) <= known
         lengths.append(sizes[0] if same else counted_size(f"{count}_{place}_{axis}"))
-    return TensorSpec(tuple(lengths), first.dtype, first.device)
+    return TensorSpec(tuple(lengths), first.dtype, _device(given))
+
+
+def _device(specs: Sequence[TensorSpec]) -> str:
+    return specs[0].device if specs else "cpu0"
 
 
 def _names(specs: Sequence[TensorSpec]) -> set[str]:
@@ -63,8 +74,8 @@ def _if_infer(condition: TensorSpec, *given: TensorSpec, then: Runs, otherwise: 
     if len(branches[0]) != len(branches[1]):
         texts = [counted(len(specs), "result") for specs in branches]
         raise ShapeError(f"if: its branches give {texts[0]} and {texts[1]}; expected as many of both")
-    known = _names(given)
-    return _results([_either("if", count, i, pair, known) for i, pair in enumerate(zip(*branches, strict=True))])
+    given = (condition, *given)
+    return _results([_either("if", count, i, pair, given) for i, pair in enumerate(zip(*branches, strict=True))])
 
 
 def _if(condition: np.ndarray, *given: np.ndarray, then: Runs, otherwise: Runs, count: str = "") -> Any:
@@ -80,8 +91,11 @@ class _Scaled:
     def specs(self, given: Sequence[TensorSpec]) -> list[TensorSpec]:
         return [*given[1 : 1 + self.states], given[-1]]
 
-    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [*arrays[1 : 1 + self.states], np.asarray(arrays[-1] * self.factor, arrays[-1].dtype)]
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        with no_interposers():
+            last = Tensor._wrap(arrays[-1])
+            scaled = apply("mul", last, as_tensor(self.factor, like=last))
+        return [*arrays[1 : 1 + self.states], scaled._storage()]
 
 
 def _if_samples() -> Iterator[Sample]:
@@ -126,11 +140,11 @@ def _loop_infer(
             f"loop: its body gives {counted(len(made), 'value')}; expected {counted(states, 'state')} first"
         )
     known = _names(given)
-    results = [_either("loop", count, i, pair, known) for i, pair in enumerate(zip(first, made[:states], strict=True))]
+    results = [_either("loop", count, i, pair, given) for i, pair in enumerate(zip(first, made[:states], strict=True))]
     length = counted_size(f"{count}_rounds") if rounds is None else rounds
     for i, spec in enumerate(made[states:], states):
         inner = [counted_size(f"{count}_{i}_{a + 1}") if names_of([n]) - known else n for a, n in enumerate(spec.shape)]
-        results.append(TensorSpec((length, *inner), spec.dtype, spec.device))
+        results.append(TensorSpec((length, *inner), spec.dtype, _device(given)))
     return _results(results)
 
 
