@@ -23,6 +23,7 @@ namespace mge {
 namespace {
 
 constexpr std::size_t kMostArguments = 96, kMostBytes = 16;
+constexpr Py_ssize_t kMostStructure = 4096;  // what a kernel's parameters may take together
 
 using LaunchKernel = int (*)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                              unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
@@ -48,7 +49,8 @@ class Launcher {
         if (!launch_) throw std::runtime_error(library + " has no cuLaunchKernel");
     }
 
-    // Arguments are arrays (objects with an attribute `address`), None for a null pointer, and NumPy scalars.
+    // Arguments are arrays (objects with an attribute `address`), None for a null pointer, NumPy scalars, and
+    // structures: NumPy arrays without axes, which the driver reads where they lie.
     int operator()(std::uint64_t function, const nb::tuple& grid, const nb::tuple& block, unsigned shared,
                    std::uint64_t stream, const nb::tuple& arguments) const {
         const std::size_t count = nb::len(arguments);
@@ -56,8 +58,8 @@ class Launcher {
         alignas(kMostBytes) std::array<std::array<std::byte, kMostBytes>, kMostArguments> values;
         std::array<void*, kMostArguments> pointers;
         for (std::size_t i = 0; i < count; ++i) {
-            store(PyTuple_GET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i)), values[i].data());
-            pointers[i] = values[i].data();
+            PyObject* argument = PyTuple_GET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i));
+            pointers[i] = stored(argument, values[i].data());
         }
         const Size3 blocks(grid), threads(block);
         return launch_(reinterpret_cast<void*>(function), blocks.n[0], blocks.n[1], blocks.n[2], threads.n[0],
@@ -66,7 +68,8 @@ class Launcher {
     }
 
   private:
-    static void store(PyObject* value, std::byte* to) {
+    // Where the driver finds the value: in `to`, or in the object's own memory.
+    static void* stored(PyObject* value, std::byte* to) {
         static PyObject* name = PyUnicode_InternFromString("address");
         std::uint64_t address = 0;
         if (value != Py_None && !PyObject_CheckBuffer(value)) {
@@ -75,15 +78,25 @@ class Launcher {
             address = PyLong_AsUnsignedLongLong(found.ptr());
             if (PyErr_Occurred()) throw nb::python_error();
         } else if (value != Py_None) {
-            Py_buffer view;
-            if (PyObject_GetBuffer(value, &view, PyBUF_SIMPLE) < 0) throw nb::python_error();
-            const bool fits = view.len > 0 && view.len <= static_cast<Py_ssize_t>(kMostBytes);
-            if (fits) std::memcpy(to, view.buf, static_cast<std::size_t>(view.len));
-            PyBuffer_Release(&view);
-            if (!fits) throw std::invalid_argument("a scalar argument has at most 16 bytes");
-            return;
+            return stored_scalar(value, to);
         }
         std::memcpy(to, &address, sizeof address);
+        return to;
+    }
+
+    static void* stored_scalar(PyObject* value, std::byte* to) {
+        Py_buffer view;
+        if (PyObject_GetBuffer(value, &view, PyBUF_ND) < 0) throw nb::python_error();
+        const bool fits = view.len > 0 && view.len <= static_cast<Py_ssize_t>(kMostBytes);
+        const bool structure = view.ndim == 0 && view.len > 0 && view.len <= kMostStructure;
+        void* where = to;
+        if (fits)
+            std::memcpy(to, view.buf, static_cast<std::size_t>(view.len));
+        else
+            where = view.buf;  // the arguments hold the array until the driver has copied it
+        PyBuffer_Release(&view);
+        if (!fits && !structure) throw std::invalid_argument("a scalar argument has at most 16 bytes, a structure 4096");
+        return where;
     }
 
     LaunchKernel launch_ = nullptr;

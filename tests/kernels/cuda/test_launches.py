@@ -15,6 +15,7 @@ extern "C" int cuLaunchKernel(void* f, unsigned a, unsigned b, unsigned c, unsig
                               unsigned s, void* stream, void** arguments, void** extra) {
     const unsigned now[8] = {a, b, c, d, e, g, s, (unsigned)(unsigned long long)stream};
     std::memcpy(seen, now, sizeof seen);
+    if (s == 99) return std::memcmp(arguments[0], "structure of more than sixteen bytes", 36) ? 2 : 0;
     for (int i = 0; i < 4; i++) std::memcpy(bytes[i], arguments[i], i == 3 ? 4 : 8);
     return f ? (extra ? 1 : 0) : 400;
 }
@@ -47,6 +48,15 @@ def test_arguments_and_sizes_reach_the_driver(driver):
     assert np.frombuffer(data, np.int64, 1, 32)[0] == -7
     assert np.frombuffer(data, np.float32, 1, 48)[0] == 0.5
     assert launch(0, (1,), (1,), 0, 0, (None,) * 4) == 400
+
+
+def test_structures_are_read_where_they_lie(driver):
+    launch = _core.CudaLauncher(driver)
+    made = np.zeros((), [("words", "S36"), ("number", "i4")])
+    made["words"] = b"structure of more than sixteen bytes"
+    assert launch(1, (1,), (1,), 99, 0, (made,)) == 0
+    with pytest.raises(ValueError, match="a structure 4096"):
+        launch(1, (1,), (1,), 99, 0, (np.zeros((), [("words", "i8", 513)]),))
 
 
 def test_what_no_kernel_takes_is_refused(driver):
