@@ -16,7 +16,19 @@ from megengine.core.text import counted
 from megengine.kernels.cuda import walks
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.moves import distances, strided_copy
-from megengine.kernels.cuda.rows import INT32, INT64, Indexed, Rows, combine, index_program, indexed, put, take, worst
+from megengine.kernels.cuda.rows import (
+    INT32,
+    INT64,
+    Indexed,
+    Rows,
+    combine,
+    index_program,
+    indexed,
+    plain_rows,
+    put,
+    take,
+    worst,
+)
 from megengine.kernels.cuda.sources import TYPES, Program, program, type_name
 from megengine.kernels.cuda.walks import BLOCK, Axis, grid_of, merged, move
 from megengine.kernels.kernel import EagerKernel, Kernel
@@ -34,10 +46,6 @@ def _broadcast(x: DeviceArray, shape: Ints) -> DeviceArray:
     return strided_copy(x, shape, (*(0,) * (len(shape) - len(steps)), *steps))
 
 
-def _copied(x: DeviceArray) -> DeviceArray:
-    return strided_copy(x, x.shape, distances(x.shape))
-
-
 # ---- index patterns
 def _sliced(shape: Ints, pattern: tuple[Any, ...]) -> tuple[Ints, Ints, int]:
     """The shape, distances and first place of a pattern without index arrays."""
@@ -47,11 +55,23 @@ def _sliced(shape: Ints, pattern: tuple[Any, ...]) -> tuple[Ints, Ints, int]:
     return lengths, tuple(b[2] * d for b, d in zip(bounds, apart, strict=True)), first
 
 
-def _plan(shape: Ints, problem: Problem, first: int) -> Indexed:
-    """The pattern of a problem whose index arrays are the operands from `first` on."""
-    return indexed(shape, problem.attrs["pattern"], tuple(s.shape for s in problem.inputs[first:]))
+@functools.lru_cache(maxsize=4096)
+def _plan(problem: Problem) -> tuple[Indexed, Rows, bool]:
+    """The pattern of a problem, the rows that it takes or puts, and whether a value is repeated before.
+
+    It is where its elements for successive indices are not evenly apart.
+    """
+    putting = problem.op == "set_index"
+    whole = problem.outputs[0].shape if problem.op == "index_backward" else problem.inputs[0].shape
+    indices = problem.inputs[2 if putting else 1 :]
+    plan = indexed(whole, problem.attrs["pattern"], tuple(s.shape for s in indices))
+    even = plan.rows(_steps_to(problem.inputs[1].shape, plan.shape)) if putting else None
+    rows = even or plan.rows(distances(plan.shape))
+    assert rows is not None  # dense rows are even
+    return plan, rows, putting and even is None
 
 
+@functools.cache
 def _codes(dtype: np.dtype) -> Program:
     """The program that makes places of indices of a dtype."""
     return program("codes.cu", INDEX=type_name(dtype))
@@ -75,9 +95,7 @@ def _joined(op: str, plan: Indexed, indices: Sequence[DeviceArray]) -> tuple[Dev
 def _index(problem: Problem, x: DeviceArray, *indices: DeviceArray) -> DeviceArray:
     if not indices:
         return strided_copy(x, *_sliced(x.shape, problem.attrs["pattern"]))
-    plan = _plan(x.shape, problem, 1)
-    rows = plan.rows(distances(plan.shape))
-    assert rows is not None  # what is taken is dense
+    plan, rows, _ = _plan(problem)
     if len(indices) == 1 and indices[0].dtype in (INT32, INT64):
         axis, length = plan.axes[0], plan.lengths[0]
         refused = x.runtime.refusal(worst("index", axis, length))
@@ -93,28 +111,23 @@ def _index_backward(problem: Problem, ct: DeviceArray, *indices: DeviceArray) ->
         _, strides, first = _sliced(shape, problem.attrs["pattern"])
         move(ct.shape, distances(ct.shape), strides, ct.dtype.itemsize, (0, first))(out, ct)
         return out
-    plan = _plan(shape, problem, 1)
+    plan, rows, _ = _plan(problem)
     codes, places = _joined("index_backward", plan, indices)
-    rows = plan.rows(distances(plan.shape))
-    assert rows is not None
     combine("add", out, _broadcast(ct, plan.shape), rows, codes, places, math.prod(plan.lengths))
     return out
 
 
 def _set_index(problem: Problem, x: DeviceArray, value: DeviceArray, *indices: DeviceArray) -> DeviceArray:
-    out = _copied(x)
+    out = x.runtime.duplicate(x)
     if not indices:
         lengths, strides, first = _sliced(x.shape, problem.attrs["pattern"])
         steps = _steps_to(value.shape, lengths)
         move(lengths, steps, strides, x.dtype.itemsize, (0, first))(out, value)
         return out
-    plan = _plan(x.shape, problem, 2)
+    plan, rows, repeated = _plan(problem)
     codes, places = _joined("set_index", plan, indices)
-    rows = plan.rows(_steps_to(value.shape, plan.shape))
-    if rows is None:
+    if repeated:
         value = _broadcast(value, plan.shape)
-        rows = plan.rows(distances(plan.shape))
-        assert rows is not None
     put(out, value, rows, codes, places, math.prod(plan.lengths))
     return out
 
@@ -155,8 +168,7 @@ def _gather_elements(problem: Problem, x: DeviceArray, index: DeviceArray) -> De
         return out
     if not x.size or index.dtype not in (INT32, INT64):
         places = _places_along(x.shape, index, axis, refused)
-        flat = Rows((), Axis(index.size, 0, 1), (), 1)
-        return take(x, index.shape, places, flat, None, None)
+        return take(x, index.shape, places, plain_rows(index.size, 1), None, None)
     code, length = index_program(x.dtype.itemsize, index.dtype), np.int64(x.shape[axis])
     for made, count in _along(x.shape, index.shape, axis):
         arguments = (out, x, index, made, length, refused, np.uint32(count))
@@ -176,10 +188,10 @@ def _places_along(shape: Ints, index: DeviceArray, axis: int, refused: DeviceArr
 
 def _placed(x: DeviceArray, updates: DeviceArray, codes: DeviceArray, inner: int, reduction: str) -> DeviceArray:
     """A copy of x [domain * inner] with rows of `inner` updates at the places `codes`."""
-    out = _copied(x)
+    out = x.runtime.duplicate(x)
     if not codes.size or not out.size:
         return out
-    rows = Rows((), Axis(codes.size, 0, inner), (Axis(inner, 1, 1),), inner)
+    rows = plain_rows(codes.size, inner)
     domain = x.size // inner
     if reduction == "none":
         put(out, updates, rows, codes, codes, domain)

@@ -28,7 +28,8 @@ Ints = tuple[int, ...]
 _CONSTANT = 256  # bytes of a constant that a launch carries
 
 
-def distances(shape: Sequence[int]) -> Ints:
+@functools.lru_cache(maxsize=4096)
+def distances(shape: Ints) -> Ints:
     """Elements from one to the next along each axis of a dense array."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
@@ -48,14 +49,25 @@ def copy_part(
     move(shape, source, target, x.dtype.itemsize, firsts)(out, x)
 
 
-def transposed(x: DeviceArray, perm: Ints) -> DeviceArray:
-    """The array with its axes in another order."""
-    shape, steps = x.shape, distances(x.shape)
+@functools.lru_cache(maxsize=4096)
+def _transposition(shape: Ints, perm: Ints, itemsize: int) -> tuple[Ints, Move | None]:
+    """The shape of a transposed array, and the copy; None where the elements keep their order."""
     moved = [axis for axis in perm if shape[axis] != 1]
     target = tuple(shape[axis] for axis in perm)
     if moved == sorted(moved):
-        return x.reshape(target)
-    return strided_copy(x, target, tuple(steps[axis] for axis in perm))
+        return target, None
+    steps = distances(shape)
+    return target, move(target, tuple(steps[axis] for axis in perm), distances(target), itemsize)
+
+
+def transposed(x: DeviceArray, perm: Ints) -> DeviceArray:
+    """The array with its axes in another order."""
+    shape, copy = _transposition(x.shape, perm, x.dtype.itemsize)
+    if copy is None:
+        return x.reshape(shape)
+    out = x.runtime.empty(shape, x.dtype)
+    copy(out, x)
+    return out
 
 
 def constant(runtime: Runtime, value: np.ndarray) -> DeviceArray:

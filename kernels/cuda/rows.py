@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,9 @@ _ROWS = np.dtype(
 )
 
 
+Launches = tuple[int, tuple[tuple[np.ndarray, int], ...]]  # bytes of a unit; structure and units of each launch
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Axes of an indexed array (their `source`) and of the rows taken from it (`target`), one of them the indices'."""
@@ -42,14 +45,17 @@ class Rows:
     behind: tuple[Axis, ...]
     step: int  # in the indexed array, from one index to the next
     first: int = 0  # place in the indexed array
+    _made: dict[tuple[int, int], Launches] = field(default_factory=dict, compare=False, repr=False)
 
-    def launches(self, itemsize: int, widest: int = 16) -> tuple[int, tuple[tuple[np.ndarray, int], ...]]:
+    def launches(self, itemsize: int, widest: int = 16) -> Launches:
         """Bytes of a unit, and the structure and number of units of each launch."""
-        return _launches(self, itemsize, widest)
+        made = self._made.get((itemsize, widest))
+        if made is None:
+            made = self._made[itemsize, widest] = _launches(self, itemsize, widest)
+        return made
 
 
-@functools.lru_cache(maxsize=4096)
-def _launches(rows: Rows, itemsize: int, widest: int) -> tuple[int, tuple[tuple[np.ndarray, int], ...]]:
+def _launches(rows: Rows, itemsize: int, widest: int) -> Launches:
     before, behind, factor = merged(rows.before), merged(rows.behind), 1
     if behind and behind[-1].source == behind[-1].target == 1:
         numbers = [n for a in (*before, rows.index, *behind[:-1]) for n in (a.source, a.target)]
@@ -82,6 +88,12 @@ def _split(axes: list[Axis], which: int, rows: Rows, factor: int) -> Iterator[tu
             "step": rows.step // factor,
         }
         yield filled(_ROWS, values), math.prod(sizes)
+
+
+@functools.lru_cache(maxsize=4096)
+def plain_rows(count: int, width: int) -> Rows:
+    """Whole rows of `width` elements of a dense array, `count` of them."""
+    return Rows((), Axis(count, 0, width), (Axis(width, 1, 1),), width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +179,16 @@ def worst(op: str, axis: int, length: int) -> Callable[[int], Exception]:
 INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
 
+@functools.cache
 def index_program(size: int, dtype: np.dtype = INT64) -> Program:
     """The program that takes units of a size at indices of a dtype, int32 or int64."""
     return program("indexing.cu", SIZE=size, INDEX=type_name(dtype))
 
 
-def _unit(itemsize: int, rows: Rows, *arrays: DeviceArray) -> tuple[int, tuple[tuple[np.ndarray, int], ...]]:
-    """Units that divide the addresses of all arrays."""
-    size, launches = rows.launches(itemsize)
-    if any(array.address % size for array in arrays):
-        return rows.launches(itemsize, itemsize)
-    return size, launches
+def _unit(itemsize: int, rows: Rows, one: DeviceArray, other: DeviceArray) -> Launches:
+    """Units that divide the addresses of both arrays."""
+    made = rows.launches(itemsize)
+    return rows.launches(itemsize, itemsize) if (one.address | other.address) % made[0] else made
 
 
 def take(

@@ -12,9 +12,8 @@ import numpy as np
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.moves import transposed
 from megengine.kernels.cuda.ordering import last_number, ordered, scanned, scanned_along
-from megengine.kernels.cuda.rows import Rows, take
+from megengine.kernels.cuda.rows import plain_rows, take
 from megengine.kernels.cuda.sources import TYPES, Program, program, type_name
-from megengine.kernels.cuda.walks import Axis
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
 
@@ -131,8 +130,7 @@ def _unique(problem: Problem, x: DeviceArray) -> tuple[DeviceArray, ...]:
     rows = rows.reshape((rows.shape[0], math.prod(shape)))
     first, inverse, counts = _groups(rows, numbers=axis is None, sort=problem.attrs["sort"])
     width = rows.shape[1]
-    taken = Rows((), Axis(first.size, 0, width), (Axis(width, 1, 1),), width)
-    y = take(rows, (first.size, *shape), first, taken, None, None)
+    y = take(rows, (first.size, *shape), first, plain_rows(first.size, width), None, None)
     if axis is None:
         return y.reshape((first.size,)), first, inverse, counts
     back = tuple(perm.index(a) for a in range(x.ndim))

@@ -210,7 +210,7 @@ def test_indices_outside_are_refused(op, inputs, attrs, match):
 
 def test_large_arrays_take_several_launches(monkeypatch):
     monkeypatch.setattr(walks, "LIMIT", 40)
-    caches = (walks.move, rows._launches, indexing._along)
+    caches = (walks.move, indexing._plan, indexing._along, rows.plain_rows)
     for cache in caches:
         cache.cache_clear()
     try:
