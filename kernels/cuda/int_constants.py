@@ -50,6 +50,11 @@ def bounds(dtype: QuantizedDType) -> tuple[int, int]:
     return dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point
 
 
+def index_type(*counts: int) -> str:
+    """The type in which kernels compute places of so many elements."""
+    return "unsigned" if max(counts) < 1 << 31 else "i64"
+
+
 def aligned(*arrays: DeviceArray) -> bool:
     """Whether several elements may be read at once."""
     address = 0

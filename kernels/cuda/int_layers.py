@@ -16,8 +16,8 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, known_quantized, storage_of
 from megengine.kernels.cuda import int_layout
 from megengine.kernels.cuda.array import DeviceArray
-from megengine.kernels.cuda.int_constants import packed
-from megengine.kernels.cuda.int_layout import to_first, to_last
+from megengine.kernels.cuda.int_constants import index_type, packed
+from megengine.kernels.cuda.int_layout import to_first, to_last, wider
 from megengine.kernels.cuda.runtime import Runtime
 from megengine.kernels.cuda.sources import Program, program, type_name
 from megengine.kernels.kernel import EagerKernel, Kernel
@@ -50,7 +50,7 @@ class Tile:
 
 TILES = (
     Tile(128, 128, 64, 3, 1.0),
-    Tile(128, 64, 32, 4, 0.85),
+    Tile(128, 64, 64, 4, 0.85),
     Tile(64, 64, 32, 4, 0.7),
     Tile(128, 32, 32, 4, 0.6),
     Tile(32, 32, 16, 4, 0.35),
@@ -119,6 +119,7 @@ class Form:
     depth: int = 0  # of the packed weights
     grain: int = 16
     tile: Tile | None = None
+    point: bool = False  # pixels of x are those of y
 
 
 def _up(n: int, multiple: int) -> int:
@@ -157,11 +158,14 @@ def _tensor_cores(g: Geometry, pitch: int) -> Form | None:
     joined = _joined(g) if g.groups > 1 else 1
     channels = _up(g.taken, 4) if g.groups == 1 else g.taken * joined
     grain = _grain(channels, pitch)
+    if g.pixels >= 1 << 30 or math.prod(g.size[1:3]) * pitch >= 1 << 31:
+        return None  # the kernel counts pixels, and elements of an image, with 32 bits
     if not joined or not grain or channels * (g.groups // joined) > pitch or g.groups // joined > 65535 or not channels:
         return None
     rows = _up(g.of_group * joined, 32)
     tile = best_tile(g.pixels, g.of_group * joined, g.groups // joined)
-    return Form("cuda_conv_mma", channels, joined, channels, rows, _up(channels * g.taps, 64), grain, tile)
+    point = g.window == g.stride == (1, 1) and g.size[1:3] == g.output and g.begin == (0, 0)
+    return Form("cuda_conv_mma", channels, joined, channels, rows, _up(channels * g.taps, 64), grain, tile, point)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -217,16 +221,17 @@ def _stored(dtype: Any) -> np.dtype:
     return np.dtype(np.uint8) if storage.itemsize == 1 else storage
 
 
-def _program(form: Form, x: Any, out: Any, residual: Any, *, eights: bool) -> Program:
+def _program(form: Form, x: Any, out: Any, residual: Any, *, eights: bool, size: int = 0) -> Program:
     types = {"XT": type_name(storage_of(x)), "OUT": type_name(_stored(out)), "RT": type_name(_stored(residual))}
     if form.kernel == "cuda_depthwise":
-        return program("int_depthwise.cu", ACROSS=4, **types)
+        return program("int_depthwise.cu", ACROSS=4, INDEX=index_type(size), **types)
     if form.tile is None:
         wide = storage_of(x).itemsize > 1
-        return program("int_direct.cu", ACC="i64" if wide else "int", BYTES=int(not wide), **types)
+        sums = {"ACC": "i64" if wide else "int", "BYTES": int(not wide)}
+        return program("int_direct.cu", INDEX=index_type(size), **sums, **types)
     tile = form.tile
     sizes = {"BLOCK_M": tile.pixels, "BLOCK_N": tile.channels, "WARP_M": tile.warp_pixels, "STAGES": tile.stages}
-    return program("int_gemm.cu", GRAIN=form.grain, EIGHTS=int(eights), **sizes, **types)
+    return program("int_gemm.cu", GRAIN=form.grain, POINT=int(form.point), EIGHTS=int(eights), **sizes, **types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +263,8 @@ def _output(problem: Problem) -> tuple[Any, ...]:
 def _launch(problem: Problem, form: Form, pitch: int) -> Launch:
     g, x = geometry(problem), known_quantized(problem.inputs[0].dtype)
     residual = problem.inputs[5].dtype if len(problem.inputs) > 5 else x
-    unit = _program(form, x, problem.outputs[0].dtype, residual, eights=g.of_group * form.joined % 8 == 0)
+    size = max(problem.inputs[0].size, problem.outputs[0].size)
+    unit = _program(form, x, problem.outputs[0].dtype, residual, eights=g.of_group * form.joined % 8 == 0, size=size)
     tail = (*map(np.int32, _window(g, pitch)), *_output(problem))
     z, groups, of_group = x.zero_point, g.groups // form.joined, g.of_group * form.joined
     if form.kernel == "cuda_depthwise":
@@ -275,7 +281,7 @@ def _launch(problem: Problem, form: Form, pitch: int) -> Launch:
     tile, across = form.tile, -(-of_group // form.tile.channels)
     sizes = map(np.int32, (groups, form.channels, of_group, form.rows, form.depth, z))
     grid = (-(-g.pixels // tile.pixels) * across, 1, groups)
-    arguments = (*sizes, np.int64(g.pixels), np.int32(across), *tail)
+    arguments = (*sizes, np.int32(g.pixels), np.int32(across), *tail)
     return Launch(unit, form.kernel, grid, tile.threads, arguments, tile.shared)
 
 
@@ -309,6 +315,9 @@ def default_form(problem: Problem, runtime: Runtime, pitch: int) -> Form:
 
 def conv_last(problem: Problem, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
     """`layer_last` in the form that is fastest."""
+    pitch = useful_pitch(problem)
+    if x.shape[3] < pitch and form_of(geometry(problem), x.dtype.itemsize, pitch, x.runtime.architecture).tile:
+        x = wider(x, pitch)
     return layer_last(problem, default_form(problem, x.runtime, x.shape[3]), x, *more)
 
 

@@ -48,6 +48,15 @@ def to_first(x: DeviceArray) -> DeviceArray:
     return _turned(x, n, pixels, c, pixels, 0).reshape((n, c, *space))
 
 
+def wider(x: DeviceArray, pitch: int) -> DeviceArray:
+    """[N,H,W,C] with zeros beyond the channels -> [N,H,W,pitch]."""
+    element = _UNSIGNED[x.dtype.itemsize]
+    y = x.runtime.empty((*x.shape[:-1], pitch), x.dtype)
+    sizes = map(np.int64, (x.shape[-1], pitch, y.size))
+    x.runtime.each(_program(element), "cuda_widen", y.size, (x.view(element), y.view(element), *sizes))
+    return y
+
+
 def programs() -> Iterator[Program]:
     """Every program that the functions of this file launch."""
     yield from map(_program, _UNSIGNED.values())

@@ -15,7 +15,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, known_quantized, storage_of
 from megengine.kernels.cuda.array import DeviceArray
-from megengine.kernels.cuda.int_constants import aligned, bounds, constant
+from megengine.kernels.cuda.int_constants import aligned, bounds, constant, index_type
 from megengine.kernels.cuda.sources import Program, program, type_name
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
@@ -32,8 +32,9 @@ def _zero(dtype: Any) -> int:
 # ---------------------------------------------------------------- conversions
 
 
-def _conversion(function: str, x: Any, y: Any) -> Program:
-    return program(_FILE, FUNCTION=function, XT=type_name(storage_of(x)), YT=type_name(storage_of(y)))
+def _conversion(function: str, x: Any, y: Any, size: int = 0) -> Program:
+    types = {"XT": type_name(storage_of(x)), "YT": type_name(storage_of(y))}
+    return program(_FILE, FUNCTION=function, INDEX=index_type(size), **types)
 
 
 def _numbers(grid: QuantizedDType, z_x: int) -> Arguments:
@@ -54,7 +55,7 @@ def _one_scale(problem: Problem, function: str) -> tuple[Program, Arguments]:
         numbers: Arguments = (*map(np.int32, (lo, hi, _zero(x.dtype), grid.zero_point)),)
     else:
         numbers = _numbers(grid, _zero(x.dtype))
-    return _conversion(function, x.dtype, y.dtype), (scale, factor, *numbers, np.int64(y.size))
+    return _conversion(function, x.dtype, y.dtype, y.size), (scale, factor, *numbers, np.int64(y.size))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -68,7 +69,7 @@ def _many_scales(problem: Problem, function: str) -> tuple[Program, Arguments, n
     assert grid.axis is not None
     inner = math.prod(x.shape[grid.axis % x.ndim + 1 :])
     sizes = (np.int64(inner), np.int64(len(scales)), np.int64(y.size))
-    return _conversion(function, x.dtype, y.dtype), (*_numbers(grid, _zero(x.dtype)), *sizes), scales, factors
+    return _conversion(function, x.dtype, y.dtype, y.size), (*_numbers(grid, _zero(x.dtype)), *sizes), scales, factors
 
 
 def _along_axis(problem: Problem) -> bool:
@@ -121,10 +122,11 @@ def broadcast_walk(out: tuple[int, ...], *shapes: tuple[int, ...]) -> list[tuple
     return walk or [(1, *(0 for _ in shapes))]
 
 
-def _pair_program(function: str, a: Any, r: Any, y: Any) -> Program:
+def _pair_program(function: str, a: Any, r: Any, y: Any, size: int = 0) -> Program:
     wide = max(storage_of(a).itemsize, storage_of(r).itemsize) > 1
     types = {name: type_name(storage_of(dtype)) for name, dtype in (("AT", a), ("RT", r), ("YT", y))}
-    return program("int_pairs.cu", FUNCTION=function, PRODUCT="i64" if wide else "int", **types)
+    integers = {"PRODUCT": "i64" if wide else "int", "INDEX": index_type(size)}
+    return program("int_pairs.cu", FUNCTION=function, **integers, **types)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -136,7 +138,7 @@ def _pair(problem: Problem, function: str) -> tuple[Program, Arguments, tuple[tu
     zeros = (np.int32(_zero(a.dtype)), np.int32(_zero(r.dtype)), np.int32(_zero(y.dtype)))
     numbers = (*map(f32, (ra, rb, attrs.lo, attrs.hi)), *zeros, np.int64(y.size))
     walk = None if a.shape == r.shape else tuple(broadcast_walk(y.shape, a.shape, r.shape))
-    return _pair_program(function, a.dtype, r.dtype, y.dtype), numbers, walk
+    return _pair_program(function, a.dtype, r.dtype, y.dtype, y.size), numbers, walk
 
 
 def _of_pair(function: str, problem: Problem, a: DeviceArray, r: DeviceArray) -> DeviceArray:
@@ -155,8 +157,8 @@ def _of_pair(function: str, problem: Problem, a: DeviceArray, r: DeviceArray) ->
 # ---------------------------------------------------------------- tables
 
 
-def _table_program(x: Any, y: Any) -> Program:
-    return program("int_table.cu", XT=type_name(storage_of(x)), YT=type_name(storage_of(y)))
+def _table_program(x: Any, y: Any, size: int = 0) -> Program:
+    return program("int_table.cu", INDEX=index_type(size), XT=type_name(storage_of(x)), YT=type_name(storage_of(y)))
 
 
 def _table(problem: Problem, x: DeviceArray, table: DeviceArray) -> DeviceArray:
@@ -166,7 +168,7 @@ def _table(problem: Problem, x: DeviceArray, table: DeviceArray) -> DeviceArray:
     count, inner = (1, 1) if axis is None else (x.shape[axis], math.prod(x.shape[axis % x.ndim + 1 :]))
     sizes = (np.int64(inner), np.int64(count), np.int64(x.size))
     least = np.int32(np.iinfo(dtype.storage).min)
-    unit = _table_program(dtype, problem.outputs[0].dtype)
+    unit = _table_program(dtype, problem.outputs[0].dtype, x.size)
     x.runtime.each(unit, "cuda_table", x.size, (x, table, y, least, np.int32(dtype.codes), *sizes))
     return y
 

@@ -1,4 +1,4 @@
-"""Recurrent layers with integer products on a GPU, docs/integer-arithmetic.md bit for bit: one or two launches a step."""
+"""Recurrent layers with integer products on a GPU, docs/integer-arithmetic.md bit for bit: 1 or 2 launches a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integer ops along axes on a GPU: averages, sums, softmax, normalization; docs/integer-arithmetic.md bit for bit."""
+"""Integer ops along axes on a GPU: means, sums, softmax, normalization; docs/integer-arithmetic.md bit for bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, known_quantized, storage_of
 from megengine.core.spec import TensorSpec
 from megengine.kernels.cuda.array import DeviceArray
-from megengine.kernels.cuda.int_constants import bounds, constant
+from megengine.kernels.cuda.int_constants import bounds, constant, index_type
 from megengine.kernels.cuda.sources import Program, program, type_name
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
@@ -24,8 +24,8 @@ Arguments = tuple[Any, ...]
 Walk = list[tuple[int, int]]  # lengths and steps of axes, the innermost first
 
 
-def _program(x: Any, y: Any) -> Program:
-    return program("int_rows.cu", XT=type_name(storage_of(x)), YT=type_name(storage_of(y)))
+def _program(x: Any, y: Any, size: int = 0) -> Program:
+    return program("int_rows.cu", INDEX=index_type(size), XT=type_name(storage_of(x)), YT=type_name(storage_of(y)))
 
 
 def _clamp(dtype: QuantizedDType) -> Arguments:
@@ -37,7 +37,7 @@ def _empty(problem: Problem, x: DeviceArray) -> DeviceArray:
     return x.runtime.empty(out.shape, storage_of(out.dtype))
 
 
-def _ratio(problem: Problem) -> np.float32:
+def scale_ratio(problem: Problem) -> np.float32:
     """What a sum in steps of x is multiplied by, before the division by the count."""
     return f32(known_quantized(problem.inputs[0].dtype).only_scale) / f32(problem.attrs.dtype.only_scale)
 
@@ -76,12 +76,12 @@ def _mean_launch(problem: Problem) -> tuple[Program, tuple[int, ...], Arguments,
     kept, summed = axes_apart(x.shape, axes)
     length = x.size // max(y.size, 1)
     lanes = _lanes(summed, length, y.size)
-    m = _ratio(problem) / f32(1 if problem.op == "qsum" else max(length, 1))
+    m = scale_ratio(problem) / f32(1 if problem.op == "qsum" else max(length, 1))
     sizes = (np.int32(len(kept)), np.int32(len(summed)), np.int64(length), np.int64(y.size), np.int32(lanes))
     zeros = (np.int32(dtype.zero_point), np.int32(problem.attrs.dtype.zero_point))
     walk = tuple(itertools.chain(*kept, *summed))
     blocks = min(-(-y.size // (256 // lanes)), _BLOCKS)
-    return _program(dtype, y.dtype), walk, (*sizes, m, *_clamp(problem.attrs.dtype), *zeros), blocks
+    return _program(dtype, y.dtype, x.size), walk, (*sizes, m, *_clamp(problem.attrs.dtype), *zeros), blocks
 
 
 def _mean(problem: Problem, x: DeviceArray) -> DeviceArray:
@@ -89,37 +89,6 @@ def _mean(problem: Problem, x: DeviceArray) -> DeviceArray:
     y = _empty(problem, x)
     steps = constant(x.runtime, walk, lambda: np.array(walk, np.int64))
     x.runtime.launch(unit, "cuda_mean", blocks, 256, (x, y, steps, *numbers))
-    return y
-
-
-# ---------------------------------------------------------------- windows
-
-
-@functools.lru_cache(maxsize=4096)
-def _average_launch(problem: Problem, last: bool) -> tuple[Program, Arguments]:
-    x, y, a = problem.inputs[0], problem.outputs[0], problem.attrs
-    dtype = known_quantized(x.dtype)
-    (top, _), (left, _) = a.padding
-    window = (*x.shape[2:], 0, *y.shape[2:], *a.kernel, *a.stride, top, left, 1, 1)
-    zeros = (np.int32(dtype.zero_point), np.int32(a.dtype.zero_point))
-    modes = map(np.int32, (x.shape[1], last, a.count_include_pad))
-    numbers = (*modes, _ratio(problem), *_clamp(a.dtype), *zeros, np.int64(y.size))
-    return _program(dtype, y.dtype), (*numbers, *map(np.int32, window))
-
-
-def average_last(problem: Problem, x: DeviceArray) -> DeviceArray:
-    """qavg_pool2d of x [N,H,W,C] -> [N,H,W,C]."""
-    unit, numbers = _average_launch(problem, last=True)
-    n, c, height, width = problem.outputs[0].shape
-    y = x.runtime.empty((n, height, width, c), storage_of(problem.outputs[0].dtype))
-    x.runtime.each(unit, "cuda_average", y.size, (x, y, *numbers))
-    return y
-
-
-def _average(problem: Problem, x: DeviceArray) -> DeviceArray:
-    unit, numbers = _average_launch(problem, last=False)
-    y = _empty(problem, x)
-    x.runtime.each(unit, "cuda_average", y.size, (x, y, *numbers))
     return y
 
 
@@ -139,7 +108,7 @@ def _softmax_launch(problem: Problem) -> tuple[Program, Arguments, int]:
     rows, lanes = outer * inner, 32 if inner == 1 else 1
     sizes = (*map(np.int64, (rows, length, inner)), np.int32(lanes))
     numbers = (*sizes, f32(1) / f32(dtype.only_scale), *_clamp(dtype), np.int32(dtype.zero_point))
-    return _program(x.dtype, dtype), numbers, min(-(-rows // (256 // lanes)), _BLOCKS)
+    return _program(x.dtype, dtype, x.size), numbers, min(-(-rows // (256 // lanes)), _BLOCKS)
 
 
 def _softmax(problem: Problem, x: DeviceArray, table: DeviceArray) -> DeviceArray:
@@ -212,7 +181,6 @@ def _product(problem: Problem, a: DeviceArray, r: DeviceArray) -> DeviceArray:
 
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "qavg_pool2d": (EagerKernel("cuda_qavg_pool2d", _average),),
     "qmean": (EagerKernel("cuda_qmean", _mean),),
     "qsum": (EagerKernel("cuda_qsum", _mean),),
     "qsoftmax": (EagerKernel("cuda_qsoftmax", _softmax),),

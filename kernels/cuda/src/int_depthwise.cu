@@ -8,10 +8,10 @@ KERNEL(cuda_depthwise, const XT* x, const s8* weights, const int* b, const float
     const Output out = OUTPUT;
     const int quads = channels / 4, strips = (v.ow + ACROSS - 1) / ACROSS;
     FOR_EACH(i, rows * strips * quads) {
-        const int c = (int)(i % quads) * 4, column = (int)(i / quads % strips) * ACROSS;
-        const i64 row = i / quads / strips;  // of all images
-        const int top = (int)(row % v.oh) * v.sy - v.py, left = column * v.sx - v.px;
-        const XT* image = x + row / v.oh * v.h * v.w * v.pitch + c;
+        const INDEX strip = (INDEX)i / (INDEX)quads, row = strip / (INDEX)strips, picture = row / (INDEX)v.oh;  // rows of all
+        const int c = (int)((INDEX)i - strip * quads) * 4, column = (int)(strip - row * strips) * ACROSS;
+        const int top = (int)(row - picture * v.oh) * v.sy - v.py, left = column * v.sx - v.px;
+        const XT* image = x + (i64)picture * v.h * v.w * v.pitch + c;
         int acc[ACROSS][4] = {};
         for (int r = 0; r < v.kh; r++) {
             const int iy = top + r * v.dy;
@@ -33,7 +33,7 @@ KERNEL(cuda_depthwise, const XT* x, const s8* weights, const int* b, const float
 #pragma unroll
         for (int k = 0; k < ACROSS; k++) {
             if (column + k >= v.ow) break;
-            const i64 at = (row * v.ow + column + k) * channels + c;
+            const i64 at = ((i64)row * v.ow + column + k) * channels + c;
             Four<OUT> results;
             Four<RT> r;
             if (residual) r = *(const Four<RT>*)(residual + at);

@@ -106,11 +106,11 @@ KERNEL(cuda_conv_each, DIRECT_PARAMETERS) {
     const Layer layer = {weights, channels, padded, z_x, v.kh * v.kw * (padded / WORDS)};
     const i64 o = (i64)groups * of_group;
     FOR_EACH(i, pixels * o) {
-        const i64 p = i / o;
-        const int channel = (int)(i % o), group = channel / of_group;
+        const INDEX p = (INDEX)i / (INDEX)o, line = p / (INDEX)v.ow, picture = line / (INDEX)v.oh;
+        const int channel = (int)((INDEX)i - p * (INDEX)o), group = channel / of_group;
         const i64 place = (i64)group * rows + channel % of_group;
-        const XT* image = x + p / v.ow / v.oh * v.h * v.w * v.pitch + group * channels;
-        const int top = (int)(p / v.ow % v.oh) * v.sy - v.py, left = (int)(p % v.ow) * v.sx - v.px;
+        const XT* image = x + (i64)picture * v.h * v.w * v.pitch + group * channels;
+        const int top = (int)(line - picture * v.oh) * v.sy - v.py, left = (int)(p - line * v.ow) * v.sx - v.px;
         ACC acc = 0;
         for (int k = 0; k < layer.depth; k++) acc = added(fetched(layer, v, image, top, left, k), weight(layer, place, k), acc);
         put(out, acc, b[place], M[place], B[place], residual, y, i);

@@ -1,6 +1,7 @@
 // Integer convolution by tensor cores (sm_80 on), channels last, as a product [pixels, depth] x [depth, channels].
 // XT: u8 or s8; OUT: type of results, u8 for both kinds of 8 bits; RT: that of residuals, likewise. GRAIN: 16, 8 or 4, which
-// divides the channels of a tap. EIGHTS: 1 where eight divides the channels of y. A block computes BLOCK_M pixels x BLOCK_N channels in warps of WARP_M x 32, 64 numbers of
+// divides the channels of a tap. EIGHTS: 1 where eight divides the channels of y. POINT: 1 for windows of one pixel without
+// stride or padding, where pixels of x are those of y. A block computes BLOCK_M pixels x BLOCK_N channels in warps of WARP_M x 32, 64 numbers of
 // depth a step, with STAGES buffers: while one is read, copies into the others are on their way.
 // Weights [groups, rows, depth] are spread by cuda_pack, so that each thread has eight neighbouring channels of a pixel.
 #include "integer.cuh"
@@ -25,7 +26,7 @@ struct Layer {
     OUT* y;
     int groups, channels, of_group, rows, depth;  // channels: of x in a group, of_group: of y; rows, depth: of w
     unsigned z;                                   // four times the zero point of x
-    i64 pixels;
+    unsigned pixels;
 };
 
 // What a thread copies: 16 bytes of some rows of x and w, at one place of each step of the depth.
@@ -35,22 +36,33 @@ struct Copies {
     const s8* w;
     int row, chunk, r, s, c;  // row, place in it; tap and channel of the next step
 
-    COC_FN void begin(const Layer& layer, const Window& v, i64 first, int first_row) {
+    COC_FN void begin(const Layer& layer, const Window& v, unsigned first, int first_row) {
         row = threadIdx.x / 4, chunk = threadIdx.x % 4, r = 0, s = 0, c = 0;
         w = layer.w + ((i64)blockIdx.z * layer.rows + first_row + row) * layer.depth + chunk * 16;
         forward(layer, v, chunk * 16);
 #pragma unroll
         for (int i = 0; i < ROWS_X; i++) {
-            const i64 p = first + row + i * (THREADS / 4);
+            const unsigned p = first + row + i * (THREADS / 4);
             const bool real = p < layer.pixels;
-            const int across = real ? (int)(p % v.ow) : 0, down = real ? (int)(p / v.ow % v.oh) : 0;
-            top[i] = real ? down * v.sy - v.py : -(1 << 30);  // beyond the pixels nothing is inside
-            left[i] = across * v.sx - v.px;
-            image[i] = layer.x + (real ? p / v.ow / v.oh : 0) * v.h * v.w * v.pitch + blockIdx.z * layer.channels;
+            if constexpr (POINT) {
+                top[i] = real, left[i] = 0;
+                image[i] = layer.x + (i64)(real ? p : 0) * v.pitch + blockIdx.z * layer.channels;
+            } else {
+                const unsigned line = p / (unsigned)v.ow, picture = line / (unsigned)v.oh;
+                top[i] = real ? (int)(line - picture * v.oh) * v.sy - v.py : -(1 << 30);  // beyond the pixels nothing is inside
+                left[i] = (int)(p - line * v.ow) * v.sx - v.px;
+                image[i] = layer.x + (i64)(real ? picture : 0) * v.h * v.w * v.pitch + blockIdx.z * layer.channels;
+            }
         }
     }
+    COC_FN bool inside(const Layer& layer, const Window& v, int i, int iy, int ix, int tap, int channel) const {
+        if constexpr (POINT) return top[i] && channel < layer.channels;
+        return tap < v.kh && (unsigned)iy < (unsigned)v.h && (unsigned)ix < (unsigned)v.w;
+    }
     COC_FN void forward(const Layer& layer, const Window& v, int by) {
-        for (c += by; c >= layer.channels; c -= layer.channels)
+        c += by;
+        if constexpr (POINT) return;
+        for (; c >= layer.channels; c -= layer.channels)
             if (++s == v.kw) s = 0, r++;
     }
     template <class S>
@@ -59,13 +71,12 @@ struct Copies {
 #pragma unroll
         for (int piece = 0; piece < 16 / GRAIN; piece++) {
             const int dy = piece_r * v.dy, dx = piece_s * v.dx;
-            const bool within = piece_r < v.kh;
 #pragma unroll
             for (int i = 0; i < ROWS_X; i++) {
                 const int at = buffer * STAGE + placed(row + i * (THREADS / 4), chunk) + piece * (GRAIN / 4);
                 const int iy = top[i] + dy, ix = left[i] + dx;
-                if (within && (unsigned)iy < (unsigned)v.h && (unsigned)ix < (unsigned)v.w) {
-                    cp_async<GRAIN>(tile, at, image[i] + (i64)(iy * v.w + ix) * v.pitch + piece_c);
+                if (inside(layer, v, i, iy, ix, piece_r, piece_c)) {
+                    cp_async<GRAIN>(tile, at, image[i] + (POINT ? 0 : (iy * v.w + ix) * v.pitch) + piece_c);
                 } else {
 #pragma unroll
                     for (int word = 0; word < GRAIN / 4; word++) tile[at + word] = layer.z;
@@ -73,7 +84,7 @@ struct Copies {
             }
             if (16 / GRAIN > 1) {
                 piece_c += GRAIN;
-                if (piece_c >= layer.channels) {
+                if (!POINT && piece_c >= layer.channels) {
                     piece_c = 0;
                     if (++piece_s == v.kw) piece_s = 0, piece_r++;
                 }
@@ -101,8 +112,8 @@ struct alignas(8 * sizeof(RT)) EightResiduals {
     RT v[8];
 };
 
-COC_FN void finish_eight(const Layer& layer, const Output& out, const float (&t)[8], i64 pixel, int channel) {
-    const i64 at = (pixel * layer.groups + blockIdx.z) * layer.of_group + channel;
+COC_FN void finish_eight(const Layer& layer, const Output& out, const float (&t)[8], int pixel, int channel) {
+    const i64 at = ((i64)pixel * layer.groups + blockIdx.z) * layer.of_group + channel;
     if constexpr (EIGHTS) {
         Eight results;
         EightResiduals r;
@@ -119,13 +130,13 @@ COC_FN void finish_eight(const Layer& layer, const Output& out, const float (&t)
 }
 
 KERNEL_BLOCKS(cuda_conv_mma, THREADS, 512 / THREADS, const XT* x, const s8* weights, const int* b, const float* M, const float* B,
-              const RT* residual, OUT* y, int groups, int channels, int of_group, int rows, int depth, int z_x, i64 pixels,
+              const RT* residual, OUT* y, int groups, int channels, int of_group, int rows, int depth, int z_x, int pixels,
               int tiles_n, WINDOW_PARAMETERS, OUTPUT_PARAMETERS) {
     SHARED_DYNAMIC(unsigned, tile);
-    const Layer layer = {x, weights, b, M, B, residual, y, groups, channels, of_group, rows, depth, (z_x & 255) * 0x01010101u, pixels};
+    const Layer layer = {x, weights, b, M, B, residual, y, groups, channels, of_group, rows, depth, (z_x & 255) * 0x01010101u, (unsigned)pixels};
     const Window v = WINDOW;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_m = warp / WARPS_N, warp_n = warp % WARPS_N;
-    const i64 first = (i64)(blockIdx.x / tiles_n) * BLOCK_M;
+    const int first = (int)(blockIdx.x / tiles_n) * BLOCK_M;
     const int first_row = (int)(blockIdx.x % tiles_n) * BLOCK_N, steps = depth / 64;
     int acc[WARP_M / 16][4][4] = {};
     Copies copies;
@@ -176,7 +187,7 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, 512 / THREADS, const XT* x, const s8* weig
     for (int i = 0; i < WARP_M / 16; i++)
 #pragma unroll
         for (int below = 0; below < 2; below++) {
-            const i64 pixel = first + warp_m * WARP_M + i * 16 + below * 8 + lane / 4;
+            const int pixel = first + warp_m * WARP_M + i * 16 + below * 8 + lane / 4;
             float t[8];
 #pragma unroll
             for (int e = 0; e < 8; e++) t[e] = scaled(acc[i][e / 2][below * 2 + e % 2], bs[e], Ms[e], Bs[e]);

@@ -15,3 +15,11 @@ KERNEL_BOUNDS(cuda_turn, 256, const ELEMENT* x, ELEMENT* y, i64 rows, i64 column
         __syncthreads();
     }
 }
+
+// [pixels, columns] -> [pixels, pitch], zeros behind.
+KERNEL(cuda_widen, const ELEMENT* x, ELEMENT* y, i64 columns, i64 pitch, i64 n) {
+    FOR_EACH(i, n) {
+        const i64 pixel = n < 1LL << 31 ? (unsigned)i / (unsigned)pitch : i / pitch, channel = i - pixel * pitch;
+        y[i] = channel < columns ? x[pixel * columns + channel] : (ELEMENT)0;
+    }
+}

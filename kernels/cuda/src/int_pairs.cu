@@ -40,12 +40,15 @@ KERNEL(cuda_pair, PAIR_PARAMETERS) {
 KERNEL(cuda_pair_along, PAIR_PARAMETERS, const i64* walk, int axes) {
     const Pair p = PAIR;
     FOR_EACH(i, n) {
-        i64 rest = i, at_a = 0, at_r = 0;
+        INDEX rest = (INDEX)i, at_a = 0, at_r = 0;
         for (int k = 0; k < axes; k++) {
-            const i64 length = walk[3 * k], place = k + 1 < axes ? rest % length : rest;
-            at_a += place * walk[3 * k + 1];
-            at_r += place * walk[3 * k + 2];
-            rest /= length;
+            INDEX place = rest;
+            if (k + 1 < axes) {
+                rest /= (INDEX)walk[3 * k];
+                place -= rest * (INDEX)walk[3 * k];
+            }
+            at_a += place * (INDEX)walk[3 * k + 1];
+            at_r += place * (INDEX)walk[3 * k + 2];
         }
         y[i] = result(a[at_a], r[at_r], p);
     }

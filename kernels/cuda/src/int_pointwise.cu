@@ -67,7 +67,7 @@ KERNEL(cuda_convert_one, const XT* x, YT* y, float s, float factor, int lo, int 
 KERNEL(cuda_convert_along, const XT* x, YT* y, const float* scales, const float* factors, int lo, int hi, int z_x, int z_y,
        i64 inner, i64 count, i64 n) {
     FOR_EACH(i, n) {
-        const i64 at = i / inner % count;
+        const INDEX at = (INDEX)i / (INDEX)inner % (INDEX)count;
         const float s = scales[at], factor = factors[at];
         y[i] = FUNCTION<YT>(x[i], CONVERSION);
     }

@@ -1,4 +1,4 @@
-// Integer ops along axes: averages, softmax, normalization. XT, YT: types of elements of x and y.
+// Integer ops along axes: means, softmax, normalization. XT, YT: types of elements of x and y.
 #include "integer.cuh"
 #ifndef BARRIER
 #define BARRIER() __syncthreads()
@@ -29,11 +29,15 @@ COC_FN int row_max(int v, int lanes) {
 // Where element i of some axes lies: walk holds for each, the innermost first, its length and its step.
 COC_FN i64 place(i64 i, const i64* walk, int axes) {
     if (axes == 1) return i * walk[1];
-    i64 at = 0;
+    INDEX rest = (INDEX)i, at = 0;
 #pragma unroll 1
     for (int k = 0; k < axes; k++) {
-        at += (k + 1 < axes ? i % walk[2 * k] : i) * walk[2 * k + 1];
-        i /= walk[2 * k];
+        INDEX own = rest;
+        if (k + 1 < axes) {
+            rest /= (INDEX)walk[2 * k];
+            own -= rest * (INDEX)walk[2 * k];
+        }
+        at += own * (INDEX)walk[2 * k + 1];
     }
     return at;
 }
@@ -61,37 +65,13 @@ KERNEL_BOUNDS(cuda_mean, 256, const XT* x, YT* y, const i64* walk, int kept, int
     }
 }
 
-// Means of windows; y is dense in the order of x, which has channels last if `last` is 1. Without `padded` only elements
-// inside the picture count.
-KERNEL(cuda_average, const XT* x, YT* y, int channels, int last, int padded, float ratio, float lo, float hi, int z_x, int z_y,
-       i64 n, WINDOW_PARAMETERS) {
-    const Window v = WINDOW;
-    FOR_EACH(i, n) {
-        const i64 pixel = last ? i / channels : i, image = pixel / v.ow / v.oh;
-        const int left = (int)(pixel % v.ow) * v.sx - v.px, top = (int)(pixel / v.ow % v.oh) * v.sy - v.py;
-        const int step = last ? channels : 1;
-        const XT* from = last ? x + image * v.h * v.w * channels + i % channels : x + image * v.h * v.w;
-        i64 sum = 0;
-        int count = 0;
-        for (int r = 0; r < v.kh; r++)
-            for (int s = 0; s < v.kw; s++) {
-                const int iy = top + r, ix = left + s;
-                if (iy < 0 || iy >= v.h || ix < 0 || ix >= v.w) continue;
-                sum += (int)from[(i64)(iy * v.w + ix) * step] - z_x;
-                count++;
-            }
-        const float m = __fdiv_rn(ratio, (float)(padded ? v.kh * v.kw : count));
-        y[i] = (YT)rounded(__fmul_rn((float)sum, m), lo, hi, z_y);
-    }
-}
-
 // Along an axis of [outer, length, inner]; table[d]: exp of d steps below the largest. lanes: 32 where inner is 1, else 1.
 KERNEL_BOUNDS(cuda_softmax, 256, const XT* x, const int* table, YT* y, i64 rows, i64 length, i64 inner, int lanes, float one,
               float lo, float hi, int z_y) {
     const int per = 256 / lanes, lane = threadIdx.x % lanes;
     for (i64 first = (i64)blockIdx.x * per; first < rows; first += (i64)gridDim.x * per) {
         const i64 row = first + threadIdx.x / lanes, mine = row < rows ? length : 0;
-        const i64 begin = row / inner * length * inner + row % inner;
+        const i64 begin = inner == 1 ? row * length : (i64)((INDEX)row / (INDEX)inner) * length * inner + (INDEX)row % (INDEX)inner;
         int largest = -(1 << 30);
         for (i64 i = lane; i < mine; i += lanes) {
             const int value = (int)x[begin + i * inner];

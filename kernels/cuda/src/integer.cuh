@@ -4,6 +4,11 @@
 #define ROUND __float2int_rn
 #endif
 
+// What places of elements are computed with: INDEX is unsigned where all are below 2^31, since 64-bit divisions are slow.
+#ifndef INDEX
+#define INDEX i64
+#endif
+
 // Four neighbours, read and written at once.
 template <class T>
 struct alignas(4 * sizeof(T)) Four {

@@ -191,6 +191,18 @@ def test_linear(rows, k):
     same(on_gpu("qlinear", inputs, attrs), by_reference("qlinear", inputs, attrs))
 
 
+@pytest.mark.parametrize("architecture", [OLD, NEW])
+def test_pictures_of_three_channels_in_plans(architecture):
+    """x [N,H,W,3] is made wider for tensor cores; other kernels take it as it is."""
+    inputs, attrs = case(5, n=2, c=3, o=24)
+    problem = problem_of("qconv2d", inputs, attrs)
+    with installed(EmulatedGpu(architecture=architecture)) as gpu:
+        x, *more = [gpu.upload(np.asarray(v._storage()) if isinstance(v, Tensor) else v) for v in inputs]
+        found = gpu.download(to_first(int_layers.conv_last(problem, to_last(x), *more)))
+        assert ("cuda_widen" in [kernel for _, kernel in gpu.launched]) == (architecture == NEW)
+    same((found,), by_reference("qconv2d", inputs, attrs))
+
+
 def test_weights_of_four_bits():
     rng = np.random.default_rng(1)
     inputs, attrs = case(8, c=16, o=16)

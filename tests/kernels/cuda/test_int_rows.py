@@ -9,7 +9,7 @@ from emulated_gpu import ORDERS, EmulatedGpu, LaunchError
 
 from megengine.core.dtype import quantized
 from megengine.dispatch import get_op
-from megengine.kernels.cuda import int_rows
+from megengine.kernels.cuda import int_rows, int_windows
 from megengine.kernels.cuda.int_layout import to_first, to_last
 from megengine.kernels.cuda.runtime import installed
 from megengine.kernels.reference import integer
@@ -32,7 +32,7 @@ def check(op, inputs, attrs, order=ORDERS[0]):
     same(on_gpu(op, inputs, attrs, gpu=EmulatedGpu(order=order)), by_reference(op, inputs, attrs))
 
 
-@pytest.mark.parametrize("op", int_rows.KERNELS)
+@pytest.mark.parametrize("op", [*int_rows.KERNELS, *int_windows.KERNELS])
 def test_samples(op):
     for sample in get_op(op).samples():
         check(op, [narrowed(v) for v in sample.inputs], sample.attrs)
@@ -77,8 +77,21 @@ def test_averages(x, y, padded):
         check("qavg_pool2d", inputs, attrs)
         problem = problem_of("qavg_pool2d", inputs, attrs)
         with installed(EmulatedGpu()) as gpu:
-            y_last = int_rows.average_last(problem, to_last(gpu.upload(np.asarray(inputs[0]._storage()))))
+            y_last = int_windows.average_last(problem, to_last(gpu.upload(np.asarray(inputs[0]._storage()))))
             same((gpu.download(to_first(y_last)),), by_reference("qavg_pool2d", inputs, attrs))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4, 8])
+@pytest.mark.parametrize("x", ["quint8", "qint8", "qint16"])
+def test_maxima_channels_last(x, channels):
+    rng = np.random.default_rng(3)
+    for shape, kernel, stride, padding in WINDOWS[:-1]:
+        attrs = {"kernel": kernel, "stride": stride, "padding": padding}
+        inputs = (stored(rng, grid(rng, x), (shape[0], channels, *shape[2:])),)
+        problem = problem_of("max_pool2d", inputs, attrs)
+        with installed(EmulatedGpu()) as gpu:
+            y_last = int_windows.maximum_last(problem, to_last(gpu.upload(np.asarray(inputs[0]._storage()))))
+            same((gpu.download(to_first(y_last)),), by_reference("max_pool2d", inputs, attrs))
 
 
 @pytest.mark.parametrize("order", ORDERS)
