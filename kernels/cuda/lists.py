@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from megengine.kernels.cuda import (
     batch_norms,
+    channels_last,
     control,
     convolution,
     elementwise,
@@ -29,6 +30,7 @@ from megengine.kernels.kernel import Kernel
 
 _FAMILIES = (
     batch_norms,
+    channels_last,
     control,
     convolution,
     elementwise,

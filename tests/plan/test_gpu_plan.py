@@ -126,6 +126,18 @@ def test_integer_layers_lie_channels_last(net):
     assert kernels.count("cuda_turn") <= 2, plan.describe()
 
 
+def test_half_precision_lies_channels_last(net):
+    for tensor in net.parameters():
+        tensor._reset(tensor.astype("float16"))
+    x = values(2, 3, 6, 6).astype(np.float16)
+    graph = traced(net, x)
+    plan = compile_plan(graph, device="gpu0")
+    np.testing.assert_allclose(plan(x)[0], compile_plan(graph)(x)[0], rtol=1e-2, atol=1e-2)
+    kernels = [s.kernel for s in plan.steps]
+    assert kernels.count("cuda_fused_conv2d_last") == 2
+    assert kernels.count("cuda_turn") == 1, plan.describe()
+
+
 def test_what_kernels_refuse_is_raised_at_every_run():
     class Pick(M.Module):
         def forward(self, x, i):
