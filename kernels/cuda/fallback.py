@@ -49,7 +49,7 @@ def of_host(problem: Problem) -> Problem:
 
 
 def on_host(op: str, problem: Problem, run: Callable[..., Any], single: bool) -> Callable[..., Any]:
-    """A function of DeviceArrays that copies them, lets the processor compute, and copies the results; it warns once."""
+    """A function of DeviceArrays that are copied, computed with by the processor, and copied back; it warns once."""
     device = problem.device
     if op not in _warned:
         _warned.add(op)
