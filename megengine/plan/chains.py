@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from megengine.kernels.elementwise import MOST_INPUTS, MOST_INSTRUCTIONS, cannot_run
+from megengine.kernels.problem import Problem
 from megengine.plan.layouts import problem_of
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import is_among, remove_dead
 
+WhyNot = Callable[[Problem], str | None]
 
-def _is_elementwise(expr: Apply) -> bool:
+
+def _is_elementwise(expr: Apply, why_not: WhyNot) -> bool:
     problem = problem_of(expr, rows=False)
-    return len(expr.outputs) == 1 and problem is not None and cannot_run(problem) is None
+    return len(expr.outputs) == 1 and problem is not None and why_not(problem) is None
 
 
 def _sources(group: list[Apply]) -> list[TensorNode]:
@@ -38,17 +44,26 @@ def _chain(root: Apply, candidates: dict[int, Apply], graph: InternalGraph) -> l
     return group
 
 
+def _attributes(group: list[Apply]) -> dict[str, Any]:
+    """Those of the op that a group becomes."""
+    places = {id(n): i for i, n in enumerate((*_sources(group), *(e.output for e in group)))}
+    return {"program": tuple((e.op, tuple(e.attrs.items()), tuple(places[id(n)] for n in e.inputs)) for e in group)}
+
+
+def _runs(group: list[Apply], why_not: WhyNot) -> bool:
+    specs = [n.spec for n in _sources(group)]
+    return why_not(Problem("elementwise", specs, (group[-1].output.spec,), _attributes(group))) is None
+
+
 def _fused(graph: InternalGraph, group: list[Apply]) -> TensorNode:
     inputs, root = _sources(group), group[-1]
-    places = {id(n): i for i, n in enumerate((*inputs, *(e.output for e in group)))}
-    program = tuple((e.op, tuple(e.attrs.items()), tuple(places[id(n)] for n in e.inputs)) for e in group)
-    attrs = {"program": program}
+    attrs = _attributes(group)
     return graph.apply("elementwise", *inputs, attrs=attrs, name=root.output.name, before=root, meta=root.meta)
 
 
-def fuse_chains(graph: InternalGraph) -> bool:
-    """Fuse in place; True if something changed."""
-    candidates = {id(e): e for e in graph.exprs() if isinstance(e, Apply) and _is_elementwise(e)}
+def fuse_chains(graph: InternalGraph, why_not: WhyNot = cannot_run) -> bool:
+    """Fuse in place what a kernel computes, by its reasons not to; True if something changed."""
+    candidates = {id(e): e for e in graph.exprs() if isinstance(e, Apply) and _is_elementwise(e, why_not)}
     changed = False
     order = {one: place for place, one in enumerate(candidates)}
     for root in reversed(list(candidates.values())):
@@ -57,7 +72,7 @@ def fuse_chains(graph: InternalGraph) -> bool:
         group = sorted(_chain(root, candidates, graph), key=lambda e: order[id(e)])
         for one in group:
             del candidates[id(one)]
-        if len(group) > 1:
+        if len(group) > 1 and _runs(group, why_not):
             graph.replace_node({root.output: _fused(graph, group)})
             changed = True
     if changed:

@@ -73,7 +73,7 @@ def prepared(source: InternalGraph) -> InternalGraph:
         fold_views(graph)
     name_norms(graph)
     fuse(graph, exact=exact)
-    fuse_chains(graph)
+    fuse_chains(graph, elementwise.usable)
     graph.lint()
     return graph
 

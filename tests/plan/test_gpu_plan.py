@@ -218,3 +218,16 @@ def test_plans_are_copied_and_saved(net, tmp_path):
     assert isinstance(found, GpuPlan)
     np.testing.assert_array_equal(found(x)[0], wanted)
     assert isinstance(found.graph, InternalGraph)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_functions_in_a_row_are_one_launch(dtype):
+    class Chain(M.Module):
+        def forward(self, x, y):
+            return F.exp(-((x - y) ** 2)) * 0.5 + F.tanh(x)
+
+    inputs = [mge.tensor(values(4, 6, seed=1), dtype=dtype), mge.tensor(values(6, seed=2), dtype=dtype)]
+    plan = compile_plan(trace_module(Chain(), *inputs), device="gpu0")
+    assert [step.op for step in plan.steps] == ["elementwise"]
+    found, wanted = plan(*[x.numpy() for x in inputs])[0], Chain()(*inputs).numpy()
+    np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
