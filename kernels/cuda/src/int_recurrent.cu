@@ -1,30 +1,8 @@
 // Recurrent layers whose recurrent product is an integer one. YT: the type of results.
 // The states h and c [directions, n, hidden] are floats; `centred` are the integers of h less their zero point, which the
 // products of the next step take. Rows of the recurrent weight: those of a direction, gate after gate.
-#include "functions.cuh"
 #include "integer.cuh"
-
-enum Cell { RNN, GRU, LSTM };
-enum Activation { RELU, TANH, SIGMOID, AFFINE, LEAKY_RELU, THRESHOLDED_RELU, SCALED_TANH, HARD_SIGMOID, ELU, SOFTSIGN, SOFTPLUS };
-
-COC_FN float at_least(float x, float end) { return x < end ? end : x; }  // NaN stays
-COC_FN float at_most(float x, float end) { return x > end ? end : x; }
-
-COC_FN float activation(int code, float a, float b, float x) {
-    switch (code) {
-        case RELU: return at_least(x, 0.f);
-        case TANH: return tanh_of(x);
-        case SIGMOID: return sigmoid_of(x);
-        case AFFINE: return __fadd_rn(__fmul_rn(x, a), b);
-        case LEAKY_RELU: return x < 0.f ? x * a : x;
-        case THRESHOLDED_RELU: return x < a ? x * 0.f : x;
-        case SCALED_TANH: return tanh_of(x * b) * a;
-        case HARD_SIGMOID: return at_most(at_least(__fadd_rn(__fmul_rn(x, a), b), 0.f), 1.f);
-        case ELU: return x < 0.f ? (exp_of(x) - 1.f) * a : x;
-        case SOFTSIGN: return __fdiv_rn(x, at_least(x, 0.f) - at_most(x, 0.f) + 1.f);
-        default: return softplus_of(x);
-    }
-}
+#include "recurrent.cuh"
 
 struct Layer {
     const float* sums;  // of the gates before the recurrent product: [t, n, directions, gates, hidden]
