@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import storage_of
 from megengine.core.errors import IndexOutOfRangeError
 from megengine.core.sizes import slice_bounds
 from megengine.core.text import counted
 from megengine.kernels.cuda import walks
 from megengine.kernels.cuda.array import DeviceArray
-from megengine.kernels.cuda.moves import distances, strided_copy
+from megengine.kernels.cuda.moves import distances, strided_copy, untyped
 from megengine.kernels.cuda.rows import (
     INT32,
     INT64,
@@ -227,7 +228,7 @@ def _one_hot(problem: Problem, x: DeviceArray) -> DeviceArray:
         index = number + 1 - (1 << 30) if number + 1 >= 1 << 30 else -(number + 1)
         return IndexOutOfRangeError(f"one_hot: index {index} is out of range for {counted(depth, 'class')}")
 
-    arguments = (out, x, np.int64(depth), x.runtime.refusal(error), np.int64(out.size))
+    arguments = (out, x, np.int32(depth), x.runtime.refusal(error), np.int64(out.size))
     x.runtime.each(_one_hot_program(x.dtype), "one_hot", out.size, arguments)
     return out
 
@@ -238,8 +239,8 @@ def _one_hot_program(dtype: np.dtype) -> Program:
 
 def _no_halves(problem: Problem) -> str | None:
     """Leaves float16 and bfloat16 to float32, which the dispatch converts to."""
-    dtype = problem.inputs[0].dtype
-    return f"{dtype} is converted to float32" if isinstance(dtype, np.dtype) and _is_half(dtype) else None
+    dtype = storage_of(problem.inputs[0].dtype)
+    return f"{dtype} is converted to float32" if _is_half(dtype) else untyped(problem)
 
 
 def _is_half(dtype: np.dtype) -> bool:
@@ -247,10 +248,12 @@ def _is_half(dtype: np.dtype) -> bool:
 
 
 def _few_positions(first: int) -> Callable[[Problem], str | None]:
-    """The `usable` of kernels that number positions in 32 bits."""
+    """The `usable` of kernels that number positions in 32 bits, and of those that combine elements."""
 
     def usable(problem: Problem) -> str | None:
         count = max((s.size for s in problem.inputs[first:]), default=0)
+        if problem.op != "set_index" and (why := untyped(problem)):
+            return why
         return None if count < _POSITIONS else f"{count} indices; fewer than {_POSITIONS} are taken"
 
     return usable

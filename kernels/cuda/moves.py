@@ -19,7 +19,7 @@ from megengine.kernels.cuda import bordering, windows
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.placing import copied
 from megengine.kernels.cuda.runtime import Runtime
-from megengine.kernels.cuda.sources import Program, program
+from megengine.kernels.cuda.sources import TYPES, Program, program
 from megengine.kernels.cuda.walks import MOST_AXES, Move, move
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
@@ -35,6 +35,12 @@ def distances(shape: Ints) -> Ints:
 
 
 # ---- for other families
+def untyped(problem: Problem) -> str | None:
+    """Why kernels that compute with elements do not take the first operand: complex numbers have no type there."""
+    dtype = problem.inputs[0].dtype
+    return None if storage_of(dtype) in TYPES else f"no kernel computes with {dtype}"
+
+
 def strided_copy(x: DeviceArray, shape: Ints, strides: Ints, start: int = 0) -> DeviceArray:
     """A dense array of the elements of x at start + sum(coordinate * stride); strides may be negative or 0."""
     out = x.runtime.empty(shape, x.dtype)
@@ -184,6 +190,10 @@ def _split(problem: Problem, x: DeviceArray) -> tuple[DeviceArray, ...]:
     return outs
 
 
+def _windowed(problem: Problem) -> str | None:
+    return untyped(problem) or windows.usable(problem)
+
+
 # ---- borders
 @functools.lru_cache(maxsize=4096)
 def _padding(problem: Problem) -> bordering.Padding:
@@ -257,6 +267,6 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "concat": _kernel("concat", _concat),
     "split": _kernel("split", _split),
     "pad": _kernel("pad", _pad, usable=_paddable),
-    "unfold": _kernel("unfold", windows.unfold, usable=windows.usable),
-    "fold": _kernel("fold", windows.fold, usable=windows.usable),
+    "unfold": _kernel("unfold", windows.unfold, usable=_windowed),
+    "fold": _kernel("fold", windows.fold, usable=_windowed),
 }

@@ -95,7 +95,7 @@ def _resize_backward(problem: Problem, ct: DeviceArray) -> DeviceArray:
         length, inner = ct.shape[axis], math.prod(ct.shape[axis + 1 :])
         out = runtime.empty((*ct.shape[:axis], n, *ct.shape[axis + 1 :]), ct.dtype)
         entries = _entries(runtime, n, length, attrs["mode"], attrs["corners"], ct.dtype)
-        sizes = [np.int64(k) for k in (n, length, inner, out.size)]
+        sizes = (np.int32(n), np.int64(length), np.int64(inner), np.int64(out.size))
         runtime.each(code, "sum_entries", out.size, (out, ct, *entries, *sizes))
         ct = out
     return ct

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import storage_of
 from megengine.kernels.cuda.array import DeviceArray
-from megengine.kernels.cuda.moves import transposed
+from megengine.kernels.cuda.moves import transposed, untyped
 from megengine.kernels.cuda.ordering import last_number, ordered, scanned, scanned_along
 from megengine.kernels.cuda.rows import plain_rows, take
 from megengine.kernels.cuda.sources import TYPES, Program, program, type_name
@@ -18,7 +19,7 @@ from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
 
 _LIMIT = 1 << 31  # elements: their places are numbered in 32 bits
-_SHAPE = np.dtype([("axes", "i4"), ("size", "i8", 64)], align=True)
+_SHAPE = np.dtype([("axes", "i4"), ("size", "u4", 64)], align=True)
 _PLACES = program("places.cu")
 
 
@@ -184,14 +185,15 @@ def _batched_nms(problem: Problem, boxes: DeviceArray, scores: DeviceArray, *bou
 def _few(problem: Problem) -> str | None:
     """Refuses arrays whose places take more than 32 bits."""
     size = problem.inputs[0].size
-    return None if size < _LIMIT else f"{size} elements; fewer than {_LIMIT} are taken"
+    return untyped(problem) if size < _LIMIT else f"{size} elements; fewer than {_LIMIT} are taken"
 
 
-def _plain(problem: Problem) -> str | None:
-    """Leaves halves to float32, which the dispatch converts to."""
-    dtype = problem.inputs[0].dtype
-    half = dtype.itemsize == 2 and np.dtype(dtype).kind not in "iu"
-    return f"{dtype} is converted to float32" if half else None
+def _summed(problem: Problem) -> str | None:
+    """Leaves halves to float32, which the dispatch converts to: sums are not rounded on their way."""
+    spec = problem.inputs[0]
+    if storage_of(spec.dtype).itemsize == 2 and storage_of(spec.dtype).kind not in "iu":
+        return f"{spec.dtype} is converted to float32"
+    return untyped(problem) if max(spec.shape, default=0) < _LIMIT else f"an axis of {spec.shape} is too long"
 
 
 def _boxes(problem: Problem) -> str | None:
@@ -217,7 +219,7 @@ def _kernel(name: str, run: Callable[..., Any], **more: Any) -> tuple[Kernel, ..
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "topk": _kernel("topk", _topk, usable=_few),
-    "cumsum": _kernel("cumsum", _cumsum, usable=_plain),
+    "cumsum": _kernel("cumsum", _cumsum, usable=_summed),
     "numbers": _kernel("numbers", _numbers),
     "nonzero": _kernel("nonzero", _nonzero, usable=_few),
     "unique": _kernel("unique", _unique, usable=_few),

@@ -2,6 +2,7 @@
 #define SIZE 4
 #include "units.cuh"
 
+#define AT_ONCE 4
 enum { ADD, MUL, MAX, MIN };
 template <int HOW, class T>
 COC_FN T combined(T a, T b) {
@@ -34,12 +35,19 @@ COC_FN void combine(TYPE* whole, const TYPE* part, const i64* codes, const i64* 
         if (j && codes[order[j - 1]] == code) continue;
         to += places[position] * rows.step;
         wide_t<TYPE> sum = widen(whole[to]);
-        while (true) {
-            const wide_t<TYPE> more = widen(part[from + position * apart]);
-            sum = combined<HOW>(sum, more);
-            if (++j == count) break;
-            position = order[j];
-            if (codes[position] != code) break;
+        for (bool more = true; more; j += AT_ONCE) {  // several at once: their loads wait together
+            bool same[AT_ONCE];
+            TYPE next[AT_ONCE];
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                position = j + k < count ? order[j + k] : -1;
+                same[k] = position >= 0 && codes[position] == code;
+                if (same[k]) next[k] = part[from + position * apart];
+            }
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++)
+                if (same[k]) sum = combined<HOW>(sum, widen(next[k]));
+            more = same[AT_ONCE - 1];
         }
         whole[to] = narrow<TYPE>(sum);
     }

@@ -1,12 +1,16 @@
 // Classes as rows of 0 and 1. TYPE: that of the classes; WIDE: a signed type that holds them, long long or double.
-KERNEL(one_hot, int* out, const TYPE* x, i64 depth, int* refused, i64 n) {
+#include "dividing.cuh"
+
+KERNEL(one_hot, int* out, const TYPE* x, int depth, int* refused, i64 n) {
     FOR_EACH(i, n) {
-        const WIDE given = (WIDE)x[i / depth];
-        if (i % depth == 0 && (given < 0 || given >= depth)) {
+        i64 row = i;
+        const unsigned at = split_off(row, depth);
+        const WIDE given = (WIDE)x[row];
+        if (at == 0 && (given < 0 || given >= depth)) {
             const WIDE size = given < 0 ? -given : given;
             const int most = (1 << 30) - 1;
             atomicMax(refused, (given < 0 ? 0 : 1 << 30) + (size < most ? (int)size : most));
         }
-        out[i] = given == (WIDE)(i % depth);
+        out[i] = given == (WIDE)at;
     }
 }

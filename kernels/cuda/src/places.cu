@@ -1,9 +1,11 @@
 // Places by running counts, groups of sorted elements, and numbers: what does not depend on the type of elements.
 
+#include "dividing.cuh"
+
 // out [axes, count]: the coordinates of the elements that `sums`, the running count, finds.
 struct Shape {
     int axes;
-    i64 size[64];
+    unsigned size[64];
 };
 KERNEL(write_places, i64* out, const int* sums, Shape shape, i64 count, i64 n) {
     FOR_EACH(i, n) {
@@ -11,8 +13,7 @@ KERNEL(write_places, i64* out, const int* sums, Shape shape, i64 count, i64 n) {
         if (at < (i ? sums[i - 1] : 0)) continue;
         i64 left = i;
         for (int axis = shape.axes - 1; axis >= 0; axis--) {
-            out[axis * count + at] = left % shape.size[axis];
-            left /= shape.size[axis];
+            out[axis * count + at] = split_off(left, shape.size[axis]);
         }
     }
 }

@@ -1,4 +1,5 @@
 // Rows of any length in stable order: keys of TYPE, then passes over 8 bits each, of tiles of 2048 elements.
+#include "dividing.cuh"
 #include "ordered.cuh"
 typedef Ordered<TYPE>::Key Key;
 #define TILE 2048
@@ -77,8 +78,9 @@ KERNEL_BOUNDS(place_digits, 256, Key* keys_out, int* order_out, const Key* keys,
 // The first `kept` of each row: their places, and the elements.
 KERNEL(pick, TYPE* values, int* kept_order, const TYPE* x, const int* order, i64 length, i64 kept, i64 n) {
     FOR_EACH(i, n) {
-        const i64 row = i / kept;
-        const int at = order[row * length + i % kept];
+        i64 row = i;
+        const unsigned place = split_off(row, (unsigned)kept);
+        const int at = order[row * length + place];
         kept_order[i] = at;
         if (values) values[i] = x[row * length + at];
     }

@@ -1,6 +1,8 @@
 // Cells of regions of pictures [N,C,H,W]: largest elements or means, and their gradients. TYPE: that of elements.
 // cells [R,4,most]: the first row of every cell and the one behind its last, then the same for columns.
 
+#include "dividing.cuh"
+
 struct Regions {
     int regions, pictures, channels, height, width, rows, columns, most, average;
 };
@@ -9,8 +11,9 @@ COC_FN TYPE rounded(TYPE v) { return copysign(floor(fabs(v) + (TYPE)0.5), v); } 
 
 KERNEL(find_cells, int* cells, const TYPE* rois, Regions g, TYPE scale, int* refused, i64 n) {
     FOR_EACH(i, n) {
-        const int slot = (int)(i % g.most), side = (int)(i / g.most % 4), axis = side / 2, count = axis ? g.columns : g.rows;
-        const TYPE* roi = rois + i / g.most / 4 * 5;
+        i64 region = i;
+        const int slot = (int)split_off(region, g.most), side = (int)split_off(region, 4), axis = side / 2, count = axis ? g.columns : g.rows;
+        const TYPE* roi = rois + region * 5;
         if (slot == 0 && side == 0) {
             const i64 picture = (i64)roi[0];
             if (picture < 0 || picture >= g.pictures) atomicMax(refused, 1 + (int)(picture < 0 ? 0 : picture > 1 << 30 ? 1 << 30 : picture));
@@ -59,13 +62,14 @@ COC_FN int best_of(const TYPE* x, const Cell& c, int width) {  // the first larg
 // same array or has the same shape.
 KERNEL(pool_regions, TYPE* out, const TYPE* from, const TYPE* x, const TYPE* rois, const int* cells, Regions g, i64 n) {
     FOR_EACH(i, n) {
-        const int column = (int)(i % g.columns), row = (int)(i / g.columns % g.rows);
-        const i64 plane = i / g.columns / g.rows, region = plane / g.channels;
+        i64 region = i;
+        const int column = (int)split_off(region, g.columns), row = (int)split_off(region, g.rows);
+        const int channel = (int)split_off(region, g.channels);
         const Cell c = cell_at(cells, g, region, row, column);
         const i64 picture = (i64)rois[region * 5];
         TYPE result = 0;
         if (!c.empty() && picture >= 0 && picture < g.pictures) {
-            const i64 start = (picture * g.channels + plane % g.channels) * g.height * g.width;
+            const i64 start = (picture * g.channels + channel) * g.height * g.width;
             result = g.average ? mean_of(from + start, c, g.width) : from[start + best_of(x + start, c, g.width)];
         }
         out[i] = result;
@@ -75,10 +79,11 @@ KERNEL(pool_regions, TYPE* out, const TYPE* from, const TYPE* x, const TYPE* roi
 // best [R,C,rows,columns]: where in its picture each cell has its first largest element.
 KERNEL(find_best, int* best, const TYPE* x, const TYPE* rois, const int* cells, Regions g, i64 n) {
     FOR_EACH(i, n) {
-        const int column = (int)(i % g.columns), row = (int)(i / g.columns % g.rows);
-        const i64 plane = i / g.columns / g.rows, region = plane / g.channels;
+        i64 region = i;
+        const int column = (int)split_off(region, g.columns), row = (int)split_off(region, g.rows);
+        const int channel = (int)split_off(region, g.channels);
         const Cell c = cell_at(cells, g, region, row, column);
-        const i64 start = ((i64)rois[region * 5] * g.channels + plane % g.channels) * g.height * g.width;
+        const i64 start = ((i64)rois[region * 5] * g.channels + channel) * g.height * g.width;
         best[i] = c.empty() ? -1 : best_of(x + start, c, g.width);
     }
 }
@@ -86,8 +91,9 @@ KERNEL(find_best, int* best, const TYPE* x, const TYPE* rois, const int* cells, 
 // The gradient by x [N,C,H,W]: each element sums its share of all cells that hold it, region after region.
 KERNEL(spread_regions, TYPE* out, const TYPE* ct, const TYPE* rois, const int* cells, const int* best, Regions g, i64 n) {
     FOR_EACH(i, n) {
-        const int pixel = (int)(i % ((i64)g.height * g.width)), y = pixel / g.width, x = pixel % g.width;
-        const i64 plane = i / ((i64)g.height * g.width), picture = plane / g.channels, channel = plane % g.channels;
+        i64 picture = i;
+        const int pixel = (int)split_off(picture, g.height * g.width), y = pixel / g.width, x = pixel % g.width;
+        const i64 channel = split_off(picture, g.channels);
         TYPE sum = 0;
         for (int r = 0; r < g.regions; r++) {
             if ((i64)rois[r * 5] != picture) continue;

@@ -1,6 +1,8 @@
 // Pictures in other sizes. TYPE: that of elements; WEIGHT and SUM: of weights and sums. AXES: 1, 2 or 3. Along each axis
 // an element is a sum of `taps` others, named by index [length, taps], times weight [length, taps]; the axes are summed
 // over in their order.
+#include "dividing.cuh"
+
 struct Sizes {
     int taps;
     int from[AXES], to[AXES];
@@ -32,8 +34,7 @@ COC_FN SUM resized(const TYPE* x, const int* i0, const int* i1, const int* i2, c
     int at[AXES];
 #pragma unroll
     for (int axis = AXES - 1; axis >= 0; axis--) {
-        at[axis] = (int)(left % sizes.to[axis]);
-        left /= sizes.to[axis];
+        at[axis] = (int)split_off(left, sizes.to[axis]);
         picture *= sizes.from[axis];
     }
     const int* const all_indices[3] = {i0, i1, i2};

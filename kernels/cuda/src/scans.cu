@@ -1,10 +1,12 @@
 // Sums of the elements up to each, along rows of TYPE. SUM: what they are added in.
+#include "dividing.cuh"
 #define CHUNK 1024
 
 // One thread a line of `length` elements that stand `inner` apart; in the order of the elements.
 KERNEL(scan_lines, TYPE* out, const TYPE* x, i64 length, i64 inner, int reverse, i64 n) {
     FOR_EACH(i, n) {
-        const i64 start = i / inner * length * inner + i % inner;
+        i64 outer = i;
+        const i64 column = split_off(outer, (unsigned)inner), start = outer * length * inner + column;
         SUM sum = 0;
         for (i64 k = 0; k < length; k++) {
             const i64 at = start + (reverse ? length - 1 - k : k) * inner;
@@ -19,7 +21,9 @@ KERNEL_BOUNDS(scan_chunks, 256, TYPE* out, SUM* totals, const TYPE* x, i64 lengt
     SHARED(SUM, of_warps, 8);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (i64 block = blockIdx.x; block < n; block += gridDim.x) {
-        const i64 row = block / chunks * length, first = block % chunks * CHUNK + 4 * threadIdx.x;
+        i64 row = block;
+        const i64 first = (i64)split_off(row, chunks) * CHUNK + 4 * threadIdx.x;
+        row *= length;
         SUM sums[4];
 #pragma unroll
         for (int k = 0; k < 4; k++) {
@@ -53,7 +57,8 @@ KERNEL_BOUNDS(scan_chunks, 256, TYPE* out, SUM* totals, const TYPE* x, i64 lengt
 // Adds what stands before each chunk: totals[row][chunk] sums the chunks up to it.
 KERNEL(add_totals, TYPE* out, const SUM* totals, i64 length, int chunks, int reverse, i64 n) {
     FOR_EACH(i, n) {
-        const i64 row = i / length, at = i % length, chunk = (reverse ? length - 1 - at : at) / CHUNK;
+        i64 row = i;
+        const i64 at = split_off(row, (unsigned)length), chunk = (reverse ? length - 1 - at : at) / CHUNK;
         if (chunk) out[i] = (TYPE)(totals[row * chunks + chunk - 1] + (SUM)out[i]);
     }
 }

@@ -1,4 +1,6 @@
 // Boxes that overlap no better one. TYPE: that of corners, float or double.
+#include "dividing.cuh"
+
 typedef unsigned long long Word;  // a bit for each of 64 boxes
 
 COC_FN TYPE least(TYPE a, TYPE b) { return a != a || a < b ? a : b; }  // a NaN stays
@@ -113,7 +115,8 @@ KERNEL_BOUNDS(keep_rows, 256, int* kept, int* counts, u8* dead, const TYPE* boxe
 // out [total, 3]: batch, class and box of every kept one; sums: the running count of the rows.
 KERNEL(write_kept, i64* out, const int* kept, const int* sums, int classes, int limit, i64 n) {
     FOR_EACH(i, n) {
-        const i64 row = i / limit, at = i % limit, first = row ? sums[row - 1] : 0;
+        i64 row = i;
+        const i64 at = split_off(row, limit), first = row ? sums[row - 1] : 0;
         if (first + at >= sums[row]) continue;
         i64* line = out + (first + at) * 3;
         line[0] = row / classes, line[1] = row % classes, line[2] = kept[i];

@@ -1,4 +1,5 @@
 // Windows of images [N,C,*size] as [N,C,*count,*kernel], and their sums. SIZE: bytes of an element; TYPE: that of sums.
+#include "dividing.cuh"
 #include "units.cuh"
 
 struct Windows {
@@ -12,14 +13,14 @@ KERNEL(unfold, void* out, const void* x, Windows w, Unit fill, i64 n) {
         int tap[4];
 #pragma unroll
         for (int axis = 3; axis >= 0; axis--)
-            if (axis < w.axes) tap[axis] = (int)(left % w.kernel[axis]), left /= w.kernel[axis];
+            if (axis < w.axes) tap[axis] = (int)split_off(left, w.kernel[axis]);
         i64 from = 0, step = 1;
         bool inside = true;
 #pragma unroll
         for (int axis = 3; axis >= 0; axis--)
             if (axis < w.axes) {
-                const int at = (int)(left % w.count[axis]) * w.stride[axis] + tap[axis] * w.dilation[axis] - w.before[axis];
-                left /= w.count[axis];
+                const int window = (int)split_off(left, w.count[axis]);
+                const int at = window * w.stride[axis] + tap[axis] * w.dilation[axis] - w.before[axis];
                 inside &= (unsigned)at < (unsigned)w.size[axis];
                 from += at * step;
                 step *= w.size[axis];
@@ -28,32 +29,36 @@ KERNEL(unfold, void* out, const void* x, Windows w, Unit fill, i64 n) {
     }
 }
 
+// Each element sums what windows hold of it, by taps from the first to the last.
 KERNEL(fold, TYPE* out, const TYPE* cols, Windows w, i64 n) {
     FOR_EACH(i, n) {
         i64 left = i, windows = 1;
-        int at[4];
+        int at[4], tap[4];
 #pragma unroll
         for (int axis = 3; axis >= 0; axis--)
             if (axis < w.axes) {
-                at[axis] = (int)(left % w.size[axis]) + w.before[axis];
-                left /= w.size[axis];
+                at[axis] = (int)split_off(left, w.size[axis]) + w.before[axis];
+                tap[axis] = 0;
                 windows *= w.count[axis];
             }
         wide_t<TYPE> sum = 0;
-        for (int tap = 0; tap < w.taps; tap++) {
-            int rest = tap;
+        for (int number = 0; number < w.taps; number++) {
             i64 window = 0, step = 1;
-            bool hit = true;
+            bool hit = true, next = true;  // next: the taps behind this axis have come to their end
 #pragma unroll
             for (int axis = 3; axis >= 0; axis--)
                 if (axis < w.axes) {
-                    const int start = at[axis] - rest % w.kernel[axis] * w.dilation[axis], place = start / w.stride[axis];
-                    rest /= w.kernel[axis];
+                    const int start = at[axis] - tap[axis] * w.dilation[axis];
+                    const int place = w.stride[axis] == 1 ? start : start / w.stride[axis];
                     hit &= start >= 0 && place * w.stride[axis] == start && place < w.count[axis];
                     window += place * step;
                     step *= w.count[axis];
+                    if (next) {
+                        next = ++tap[axis] == w.kernel[axis];
+                        if (next) tap[axis] = 0;
+                    }
                 }
-            if (hit) sum = sum + widen(cols[(left * windows + window) * w.taps + tap]);
+            if (hit) sum = sum + widen(cols[(left * windows + window) * w.taps + number]);
         }
         out[i] = narrow<TYPE>(sum);
     }

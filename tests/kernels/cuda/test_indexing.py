@@ -227,3 +227,12 @@ def test_large_arrays_take_several_launches(monkeypatch):
     finally:
         for cache in caches:
             cache.cache_clear()
+
+
+def test_complex_numbers_are_taken_and_put():
+    x, index = numbers(5, 4).astype(np.complex64) * (1 + 2j), places(5, 3)
+    check("index", (x, index), pattern=("i", ALL))
+    check("set_index", (x, x[:3] + 1, index), pattern=("i", ALL))
+    check("gather_elements", (x, places(5, 2, 4)), axis=0)
+    with pytest.raises(AssertionError, match="no kernel computes with complex64"):
+        on_gpu("index_backward", (x[:3], index), {"shape": (5, 4), "pattern": ("i", ALL)})

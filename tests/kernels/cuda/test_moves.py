@@ -216,3 +216,17 @@ def test_a_small_array_travels_with_the_launch():
 def test_programs_hold_every_launched_source():
     assert {p.file for p in moves.programs()} == {"moves.cu", "tiles.cu", "constants.cu", "windows.cu"}
     assert parts(np.zeros(2))[0].shape == (2,)
+
+
+def test_complex_numbers_are_moved_and_not_computed_with():
+    for dtype in (np.complex64, np.complex128):
+        x = numbers(3, 4).astype(dtype) * (1 + 2j)
+        check("transpose", (x,), perm=(1, 0))
+        check("concat", (x, x), axis=0)
+        check("pad", (x,), widths=((1, 0), (0, 1)), mode="constant", value=1.0)
+        check("slice", (x,), starts=(0, 1), stops=(3, 4), steps=(2, 1))
+        with pytest.raises(AssertionError, match="no kernel computes with complex"):
+            on_gpu("unfold", (x[None, None],), {**WINDOWS[0][1], "kernel": (1, 1), "value": 0.0} | PLAIN)
+
+
+PLAIN = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1)}
