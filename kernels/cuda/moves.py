@@ -6,16 +6,15 @@ Other families use `transposed`, `strided_copy`, `copy_part` and `constant`.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.sizes import slice_bounds
-from megengine.kernels.cuda import bordering, windows
+from megengine.kernels.cuda import bordering, parts, windows
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.placing import copied
 from megengine.kernels.cuda.runtime import Runtime
@@ -152,44 +151,6 @@ def _shape(problem: Problem, x: DeviceArray) -> DeviceArray:
     return constant(x.runtime, np.array(x.shape, np.int32))
 
 
-# ---- parts of an axis
-def _sections(shape: Ints, axis: int, lengths: Sequence[int]) -> Iterator[tuple[Ints, Ints, int]]:
-    """Each part along an axis as rows: their number and length, their distance in the whole array, the first place."""
-    rows, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    starts = itertools.accumulate(lengths, initial=0)
-    for start, length in zip(starts, lengths, strict=False):
-        yield (rows, length * inner), (shape[axis] * inner, 1), start * inner
-
-
-@functools.lru_cache(maxsize=4096)
-def _concat_moves(problem: Problem) -> tuple[Move, ...]:
-    shape, itemsize = problem.outputs[0].shape, storage_of(problem.outputs[0].dtype).itemsize
-    axis = problem.attrs["axis"] % len(shape)
-    parts = _sections(shape, axis, [s.shape[axis] for s in problem.inputs])
-    return tuple(move(rows, (rows[1], 1), apart, itemsize, (0, first)) for rows, apart, first in parts)
-
-
-def _concat(problem: Problem, *xs: DeviceArray) -> DeviceArray:
-    out = xs[0].runtime.empty(problem.outputs[0].shape, xs[0].dtype)
-    for copy, x in zip(_concat_moves(problem), xs, strict=True):
-        copy(out, x)
-    return out
-
-
-@functools.lru_cache(maxsize=4096)
-def _split_moves(problem: Problem) -> tuple[Move, ...]:
-    shape, itemsize = problem.inputs[0].shape, storage_of(problem.inputs[0].dtype).itemsize
-    parts = _sections(shape, problem.attrs["axis"] % len(shape), problem.attrs["sections"])
-    return tuple(move(rows, apart, (rows[1], 1), itemsize, (first, 0)) for rows, apart, first in parts)
-
-
-def _split(problem: Problem, x: DeviceArray) -> tuple[DeviceArray, ...]:
-    outs = tuple(x.runtime.empty(spec.shape, x.dtype) for spec in problem.outputs)
-    for copy, out in zip(_split_moves(problem), outs, strict=True):
-        copy(out, x)
-    return outs
-
-
 def _windowed(problem: Problem) -> str | None:
     return untyped(problem) or windows.usable(problem)
 
@@ -248,6 +209,7 @@ def programs() -> Iterator[Program]:
         for pack in {1, max(4 // size, 1)}:
             yield program("tiles.cu", SIZE=size, PACK=pack)
     yield program("constants.cu")
+    yield from parts.programs()
     yield from windows.programs()
 
 
@@ -264,8 +226,8 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "fused_repeat": _kernel("fused_repeat", _moved(_repeat_places)),
     "slice": _kernel("slice", _moved(_slice_places)),
     "slice_backward": _kernel("slice_backward", _slice_backward),
-    "concat": _kernel("concat", _concat),
-    "split": _kernel("split", _split),
+    "concat": _kernel("concat", parts.concat),
+    "split": _kernel("split", parts.split),
     "pad": _kernel("pad", _pad, usable=_paddable),
     "unfold": _kernel("unfold", windows.unfold, usable=_windowed),
     "fold": _kernel("fold", windows.fold, usable=_windowed),

@@ -4,12 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
-from cuda_checks import by_reference, narrowed, on_gpu, parts, problem_of, same
+from cuda_checks import by_reference, narrowed, on_gpu, problem_of, same
 from emulated_gpu import ORDERS, EmulatedGpu
 
 from megengine.core.dtype import bfloat16, quantized
 from megengine.dispatch import get_op
-from megengine.kernels.cuda import bordering, moves, walks
+from megengine.kernels.cuda import bordering, moves, parts, walks
 from megengine.tensor import Tensor
 
 SAMPLED = [op for op in moves.KERNELS if op != "copy"]
@@ -116,6 +116,32 @@ def test_rows_that_stay_together_move_in_wide_units():
     assert walks.move((8,), (1,), (1,), 4, (1, 0)).unit == 4
 
 
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 17])
+def test_parts_are_joined_and_cut_eight_at_once(count):
+    for dtype, inner in ((np.int8, 3), (np.float16, 8), (np.float32, 4), (np.float64, 1), (np.complex128, 1)):
+        xs = tuple(numbers(3, (k * 5) % 4, inner, dtype=dtype) + k for k in range(count))
+        xs = tuple(x.astype(dtype) for x in xs)
+        for axis in (1, -2):
+            assert len(launched("concat", xs, axis=axis)) == -(-sum(x.size > 0 for x in xs) // 8)
+        whole = np.concatenate(xs, axis=1)
+        sections = tuple(x.shape[1] for x in xs)
+        assert count == 1 or len(launched("split", (whole,), sections=sections, axis=1)) <= -(-count // 8)
+    rows = tuple(numbers(k + 1, 5) for k in range(count))
+    check("concat", rows, axis=0)
+    check("split", (np.concatenate(rows),), sections=(*range(1, count + 1), 0), axis=0)
+
+
+def test_parts_at_other_addresses_are_copied_one_by_one():
+    gpu, x = EmulatedGpu(), numbers(3, 8)
+    held = gpu.upload(np.concatenate([[0], x.ravel()]).astype(np.float32))
+    shifted = moves.DeviceArray(gpu, held.owner, held.address + 4, x.shape, x.dtype)
+    joining = problem_of("concat", (x, x), {"axis": 1})
+    np.testing.assert_array_equal(parts.concat(joining, shifted, gpu.upload(x)).numpy(), np.concatenate([x, x], 1))
+    cutting = problem_of("split", (x,), {"axis": 1, "sections": (4, 4)})
+    for found, want in zip(parts.split(cutting, shifted), np.split(x, 2, 1), strict=True):
+        np.testing.assert_array_equal(found.numpy(), want)
+
+
 def test_arrays_that_begin_between_wide_units_are_copied():
     gpu = EmulatedGpu()
     x = numbers(17, 64)
@@ -135,7 +161,7 @@ def test_arrays_that_begin_between_wide_units_are_copied():
 def test_large_copies_are_several_launches(monkeypatch):
     for module in (walks, bordering):
         monkeypatch.setattr(module, "LIMIT", 50)
-    for cache in (walks.move, bordering.padding, moves._concat_moves, moves._padding):
+    for cache in (walks.move, bordering.padding, parts._parts, moves._padding):
         cache.cache_clear()
     try:
         x = numbers(5, 7, 3)
@@ -144,7 +170,7 @@ def test_large_copies_are_several_launches(monkeypatch):
         assert len(launched("pad", (x,), widths=((1, 1), (2, 0), (0, 1)), mode="reflect", value=0.0)) == 7
         assert len(launched("pad", (numbers(9, 9),), widths=((1, 1), (2, 0)), mode="constant", value=2.0)) > 1
     finally:
-        for cache in (walks.move, bordering.padding, moves._concat_moves, moves._padding):
+        for cache in (walks.move, bordering.padding, parts._parts, moves._padding):
             cache.cache_clear()
 
 
@@ -214,8 +240,10 @@ def test_a_small_array_travels_with_the_launch():
 
 
 def test_programs_hold_every_launched_source():
-    assert {p.file for p in moves.programs()} == {"moves.cu", "tiles.cu", "constants.cu", "windows.cu"}
-    assert parts(np.zeros(2))[0].shape == (2,)
+    assert {p.file for p in moves.programs()} == {"moves.cu", "tiles.cu", "constants.cu", "parts.cu", "windows.cu"}
+
+
+PLAIN = {"kernel": (1, 1), "value": 0.0, "stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1)}
 
 
 def test_complex_numbers_are_moved_and_not_computed_with():
@@ -226,7 +254,4 @@ def test_complex_numbers_are_moved_and_not_computed_with():
         check("pad", (x,), widths=((1, 0), (0, 1)), mode="constant", value=1.0)
         check("slice", (x,), starts=(0, 1), stops=(3, 4), steps=(2, 1))
         with pytest.raises(AssertionError, match="no kernel computes with complex"):
-            on_gpu("unfold", (x[None, None],), {**WINDOWS[0][1], "kernel": (1, 1), "value": 0.0} | PLAIN)
-
-
-PLAIN = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1)}
+            on_gpu("unfold", (x[None, None],), PLAIN)
