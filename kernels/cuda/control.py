@@ -24,7 +24,7 @@ def _first(x: DeviceArray) -> Any:
     return x.numpy().reshape(-1)[0]
 
 
-def _results(values: Sequence[DeviceArray], device: str) -> Any:
+def _results(values: Sequence[Any], device: str) -> Any:
     """The results of a graph; constants of it may lie elsewhere."""
     made = [placed(value, device) for value in values]
     return made[0] if len(made) == 1 else tuple(made)

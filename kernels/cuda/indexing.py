@@ -50,7 +50,7 @@ def _broadcast(x: DeviceArray, shape: Ints) -> DeviceArray:
 # ---- index patterns
 def _sliced(shape: Ints, pattern: tuple[Any, ...]) -> tuple[Ints, Ints, int]:
     """The shape, distances and first place of a pattern without index arrays."""
-    bounds = [slice_bounds(*part, n) for part, n in zip(pattern, shape, strict=True)]
+    bounds = [slice_bounds(a, b, c, n) for (a, b, c), n in zip(pattern, shape, strict=True)]
     lengths, apart = tuple(len(range(*b)) for b in bounds), distances(shape)
     first = sum(b[0] * d for b, d in zip(bounds, apart, strict=True)) if math.prod(lengths) else 0
     return lengths, tuple(b[2] * d for b, d in zip(bounds, apart, strict=True)), first

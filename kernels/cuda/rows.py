@@ -145,7 +145,8 @@ def indexed(shape: Ints, pattern: tuple[Any, ...], index_shapes: tuple[Ints, ...
     first, sliced = 0, []
     for axis, part in enumerate(pattern):
         if part != "i":
-            start, stop, step = slice_bounds(*part, shape[axis])
+            first_one, end, by = part
+            start, stop, step = slice_bounds(first_one, end, by, shape[axis])
             length = len(range(start, stop, step))
             first += start * apart[axis] if length else 0
             sliced.append((length, step * apart[axis]))
