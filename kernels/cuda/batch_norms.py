@@ -166,6 +166,23 @@ def _given(problem: Problem, x: DeviceArray, *vectors: DeviceArray) -> DeviceArr
     return y
 
 
+def _running(problem: Problem, *statistics: DeviceArray) -> tuple[DeviceArray, ...]:
+    """Of the running mean and variance, and of those of a batch."""
+    runtime, dtype, a = statistics[0].runtime, statistics[0].dtype, problem.attrs
+    next_mean, next_var = (runtime.empty(s.shape, s.dtype) for s in problem.outputs)
+    number = np.float64 if dtype == _F64 else np.float32
+    numbers = (np.int64(next_mean.size), *map(number, (a.momentum, 1 - a.momentum, a.correction)))
+    source = _program("batch_norm.cu", dtype, dtype)
+    runtime.each(source, "cuda_running_statistics", next_mean.size, (*statistics, next_mean, next_var, *numbers))
+    return next_mean, next_var
+
+
+def _running_usable(problem: Problem) -> str | None:
+    dtypes = {s.dtype for s in problem.inputs}
+    one = len(dtypes) == 1 and (*dtypes, *dtypes) in _PAIRS
+    return None if one else f"{', '.join(sorted(map(str, dtypes)))}; only floats of one type"
+
+
 def _usable(problem: Problem) -> str | None:
     elements = {s.dtype for s in problem.inputs if s.ndim > 1}
     vectors = {s.dtype for s in problem.inputs if s.ndim == 1}
@@ -179,6 +196,7 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "batch_norm": (EagerKernel("cuda_batch_norm", _given, _usable),),
     "batch_norm_training": (EagerKernel("cuda_batch_norm_training", _training, _usable),),
     "batch_norm_training_backward": (EagerKernel("cuda_batch_norm_training_backward", _backward, _usable),),
+    "running_statistics": (EagerKernel("cuda_running_statistics", _running, _running_usable),),
 }
 
 

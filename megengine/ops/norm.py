@@ -22,6 +22,7 @@ from megengine.dispatch import (
     define,
     no_onnx,
     public,
+    zero_gradient,
 )
 from megengine.dispatch.refusal import fits
 from megengine.kernels.reference import functions, integer
@@ -338,6 +339,44 @@ define(
 )
 
 
+def _running_infer(
+    mean: TensorSpec, var: TensorSpec, new: TensorSpec, spread: TensorSpec, *, momentum: float, correction: float
+) -> tuple[TensorSpec, ...]:
+    op, all_of_them = "running_statistics", (mean, var, new, spread)
+    refuse_quantized(op, *all_of_them)
+    if len({s.size for s in all_of_them}) > 1:
+        raise ShapeError(f"{op}: statistics have shapes {[s.shape for s in all_of_them]}; expected as many elements")
+    return mean, var
+
+
+def _running(
+    mean: np.ndarray, var: np.ndarray, new: np.ndarray, spread: np.ndarray, momentum: float, correction: float
+) -> tuple[np.ndarray, ...]:
+    kept, taken, by = (mean.dtype.type(v) for v in (momentum, 1 - momentum, correction))
+    return mean * kept + new.reshape(mean.shape) * taken, var * kept + (spread * by).reshape(var.shape) * taken
+
+
+define(
+    "running_statistics",
+    _running_infer,
+    _running,
+    zero_gradient("running statistics are not differentiated"),
+    no_onnx("statistics of the batch; export the network in evaluation mode"),
+    lambda: [
+        Sample((noise(5), noise(5) + 1, noise(5) * 2, noise(5) - 1), {"momentum": 0.9, "correction": 1.25}, False),
+        Sample((noise(1, 3, 1), noise(3), noise(3), noise(3)), {"momentum": 0.5, "correction": 1.0}, False),
+    ],
+    lambda: [
+        ErrorSample(
+            (np.zeros(3), np.zeros(3), np.zeros(2), np.zeros(3)),
+            {"momentum": 0.9, "correction": 1.0},
+            ShapeError,
+            "running_statistics: statistics have shapes .* expected as many elements",
+        )
+    ],
+)
+
+
 def _vector(p: Any, x: Tensor, fill: float) -> Tensor:
     channels = x.shape[1]
     if p is None:
@@ -349,6 +388,18 @@ def _vector(p: Any, x: Tensor, fill: float) -> Tensor:
 def running_average(running: Tensor, value: Tensor, momentum: Any) -> Tensor:
     """The next value of running statistics: momentum * running + (1 - momentum) * value, without a gradient."""
     return running.detach() * momentum + apply("reshape", value.detach(), shape=running.shape) * (1 - momentum)
+
+
+def _next_statistics(
+    running_mean: Tensor, running_var: Tensor, mean: Tensor, var: Tensor, momentum: Any, count: int
+) -> tuple[Tensor, Tensor]:
+    """The next running statistics, from those of a batch; `count` numbers of each channel had the variance `var`."""
+    correction = count / max(1, count - 1)
+    plain = type(correction) is float and isinstance(momentum, (int, float))  # no ratio of open sizes
+    if plain and len({t.dtype for t in (running_mean, running_var, mean, var)}) == 1:
+        attrs = {"momentum": float(momentum), "correction": correction}
+        return apply("running_statistics", running_mean, running_var, mean, var, **attrs)
+    return running_average(running_mean, mean, momentum), running_average(running_var, var * correction, momentum)
 
 
 @public(home=_HOME)
@@ -386,9 +437,7 @@ def batch_norm(
     y, mean, var = apply("batch_norm_training", x, scale, shift, eps=float(eps))
     if running_mean is None or running_var is None:
         return y
-    new_mean = running_average(running_mean, mean, momentum)
-    count = x.size // c
-    new_var = running_average(running_var, var * (count / max(1, count - 1)), momentum)
+    new_mean, new_var = _next_statistics(running_mean, running_var, mean, var, momentum, x.size // c)
     if not inplace:
         return y, new_mean, new_var
     running_mean._reset(new_mean)

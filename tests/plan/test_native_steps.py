@@ -38,7 +38,7 @@ _ROUNDING = "MegEngine's rounding of eager calls; integer networks have the spec
 LEFT = {  # op -> why its steps call Python
     **dict.fromkeys(("det", "matinv", "svd"), _LAPACK),
     **dict.fromkeys(("roi_pooling", "roi_pooling_chosen"), _REGIONS),
-    **dict.fromkeys(("batch_norm_training", "fake_quant"), _TRAINING),
+    **dict.fromkeys(("batch_norm_training", "fake_quant", "running_statistics"), _TRAINING),
     **dict.fromkeys(("quantize_away", "fake_quant_away"), _ROUNDING),
     "complex": _COMPLEX,
     "logical_not": "its samples are numbers; public calls refuse them",

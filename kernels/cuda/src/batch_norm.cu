@@ -161,3 +161,12 @@ KERNEL(cuda_batch_norm_given_columns, const NUM* x, const PAR* scale, const PAR*
         y[i] = narrow<NUM>(f((A)widen(x[i])));
     }
 }
+
+// The next running statistics, of which each gets a part `taken` of those of a batch.
+KERNEL(cuda_running_statistics, const PAR* mean, const PAR* var, const PAR* of_batch, const PAR* spread, PAR* next_mean,
+       PAR* next_var, i64 channels, A kept, A taken, A correction) {
+    FOR_EACH(i, channels) {
+        next_mean[i] = narrow<PAR>((A)widen(mean[i]) * kept + (A)widen(of_batch[i]) * taken);
+        next_var[i] = narrow<PAR>((A)widen(var[i]) * kept + (A)widen(spread[i]) * correction * taken);
+    }
+}

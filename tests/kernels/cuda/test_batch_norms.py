@@ -103,6 +103,16 @@ def test_ways():
             assert len(gpu.launched) == launches
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_running_statistics_have_the_bits_of_the_reference(dtype):
+    for sample in get_op("running_statistics").samples():
+        inputs = [np.asarray(v).astype(dtype) for v in sample.inputs]
+        same(
+            on_gpu("running_statistics", inputs, sample.attrs),
+            by_reference("running_statistics", inputs, sample.attrs),
+        )
+
+
 def test_no_elements():
     for op in ("batch_norm", "batch_norm_training_backward"):
         for shape in ((0, 3), (0, 3, 2, 2), (2, 3, 0)):
