@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from megengine.core.dtype import storage_of
+from megengine.core.dtype import bfloat16, storage_of
+from megengine.kernels.cuda import packing
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.conv_geometry import Layout, Window, backward, forward, layout_of, packed
 from megengine.kernels.cuda.packing import Packing, kept
 from megengine.kernels.cuda.products import (
+    ACTIVATIONS,
     THREADS,
     Finish,
     bits_of,
@@ -29,7 +31,7 @@ from megengine.kernels.cuda.products import (
     type_of,
 )
 from megengine.kernels.cuda.sources import Program, program
-from megengine.kernels.cuda.tensor_cores import MULTIPROCESSORS, Precision, Tile, on_tensor_cores, tile_for, wide
+from megengine.kernels.cuda.tensor_cores import MULTIPROCESSORS, TILES, Precision, Tile, on_tensor_cores, tile_for, wide
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
 
@@ -53,26 +55,43 @@ class Launch:
 class Plan:
     """How a problem is computed: how its two first arrays are packed, if at all, and what is launched.
 
-    `parts`: of sums of a gradient for weights. `wide`: arrays that are not packed begin at multiples of 16 bytes.
+    `parts`: of sums of a gradient for weights, which `adding` adds. `wide`: arrays that are not packed begin at
+    multiples of 16 bytes.
     """
 
     launches: tuple[Launch, ...]
     packings: tuple[Packing | None, Packing | None] = (None, None)
     parts: int = 1
+    adding: Program | None = None
     wide: bool = False
 
 
-def tile_program(dtype: np.dtype, tile: int, index: str, finish: Finish, *, last: bool) -> Program:
-    """The program of a variant without tensor cores."""
-    by_taps = int(last or finish.ordered)
-    more = {"TILE": tile, "INDEX": type_of(index), "LAST": int(last), "BY_TAPS": by_taps}
-    return program("convolution.cu", exact=finish.ordered, **more, **finish.macros, **macros_of(dtype))
+def tile_program(file: str, dtype: np.dtype, tile: int, index: str, finish: Finish, *, last: bool) -> Program:
+    """The program of a variant of convolution.cu or weighing.cu."""
+    by_taps = last or finish.ordered
+    return _program(file, dtype, index, finish, last=last, by_taps=by_taps, ROWS=tile, COLUMNS=tile)
 
 
-def tensor_program(dtype: np.dtype, tile: Tile, index: str, finish: Finish, *, last: bool) -> Program:
-    """The program of a variant by tensor cores."""
-    more = {"INDEX": type_of(index), "LAST": int(last), "BY_TAPS": 1, **tile.macros}
-    return program("tensor_convolution.cu", exact=False, **more, **finish.macros, **macros_of(dtype))
+def single_program(dtype: np.dtype, index: str, finish: Finish, *, last: bool) -> Program:
+    """The program for groups of few channels."""
+    return _program("few_channels.cu", dtype, index, finish, last=last, by_taps=last or finish.ordered)
+
+
+def tensor_program(file: str, dtype: np.dtype, tile: Tile, index: str, finish: Finish, *, last: bool) -> Program:
+    """The program of a variant by tensor cores: of tensor_convolution.cu or tensor_weighing.cu."""
+    return _program(file, dtype, index, finish, last=last, by_taps=True, **tile.macros)
+
+
+def adding_program(dtype: np.dtype, index: str, *, last: bool, by_taps: bool) -> Program:
+    """The program that adds parts of sums of a gradient for weights."""
+    return _program("weight_sums.cu", dtype, index, Finish(), last=last, by_taps=by_taps)
+
+
+def _program(
+    file: str, dtype: np.dtype, index: str, finish: Finish, *, last: bool, by_taps: bool, **more: int
+) -> Program:
+    given = {"INDEX": type_of(index), "LAST": int(last), "BY_TAPS": int(by_taps), **more}
+    return program(file, exact=finish.ordered, **given, **finish.macros, **macros_of(dtype))
 
 
 def _tile(rows: int, columns: int, more: int, dtype: np.dtype) -> int:
@@ -85,19 +104,19 @@ def _launch(window: Window, dtype: np.dtype, finish: Finish, *, last: bool, skip
     """The launch of a window; `skips`: sums take no products with what lies outside."""
     given, groups = window.y.channels, window.y.groups
     if given < _FEW or skips:
-        made = tile_program(dtype, 64, window.index, finish, last=last)
+        made = single_program(dtype, window.index, finish, last=last)
         blocks = min(-(-window.places * given * groups // THREADS), 1 << 16)
         return Launch(made, "convolve_singly", (blocks,), window.struct())
     tile = _tile(window.places, given, groups, dtype)
     blocks = -(-window.places // tile) * -(-given // tile)
-    made = tile_program(dtype, tile, window.index, finish, last=last)
+    made = tile_program("convolution.cu", dtype, tile, window.index, finish, last=last)
     return Launch(made, "convolve", grid_of(blocks, groups), window.struct())
 
 
 def _tensor_launch(window: Window, dtype: np.dtype, finish: Finish, *, last: bool) -> Launch:
     lines = (window.places, window.y.channels) if last else (window.y.channels, window.places)
     tile = tile_for(*lines, window.y.groups, dtype)
-    made = tensor_program(dtype, tile, window.index, finish, last=last)
+    made = tensor_program("tensor_convolution.cu", dtype, tile, window.index, finish, last=last)
     shared = tile.shared(dtype, left_places=True, right_places=True)
     grid = grid_of(tile.blocks(*lines), window.y.groups)
     return Launch(made, "convolve", grid, window.struct(), tile.threads, shared)
@@ -152,7 +171,7 @@ def _seen(shape: tuple[int, ...], *, last: bool) -> tuple[int, ...]:
 def _ready(find: Callable[..., Plan], problem: Problem, last: bool, arrays: tuple[DeviceArray, DeviceArray]) -> Plan:
     """The plan for arrays as they lie."""
     plan = find(problem, last, arrays[0].runtime.architecture, Precision.tf32)
-    wrong = (packing is None and array.address % 16 for packing, array in zip(plan.packings, arrays, strict=True))
+    wrong = (how is None and array.address % 16 for how, array in zip(plan.packings, arrays, strict=True))
     return find(problem, last, 0, False) if plan.wide and any(wrong) else plan
 
 
@@ -184,22 +203,23 @@ def _run(
 def _weighing(problem: Problem, last: bool, architecture: int, tf32: bool) -> Plan:
     (x, ct), attrs, dtype = problem.inputs, problem.attrs, storage_of(problem.inputs[0].dtype)
     lies, gives = (layout_of(_seen(s.shape, last=last), attrs.groups, last=last) for s in (x, ct))
-    kept_channels = lies.channels
     if gives.channels >= _FEW and on_tensor_cores(dtype, architecture):
         return _tensor_weighing(lies, gives, problem, last=last)
     window = forward(lies, gives, attrs.kernel, attrs)[0]
     if gives.channels < _FEW:
         blocks = gives.channels * gives.groups * window.sums
         parts, part = parts_of(blocks, window.places, THREADS)
-        tile, kernel, grid = 64, "weigh_singly", (blocks, parts)
+        kernel, grid = "weigh_singly", (blocks, parts)
+        made = single_program(dtype, window.index, Finish(), last=last)
     else:
         tile = _tile(gives.channels, window.sums, gives.groups, dtype)
         blocks = -(-gives.channels // tile) * -(-window.sums // tile)
         parts, part = parts_of(blocks * gives.groups, window.places, 16)
         kernel, grid = "weigh", grid_of(blocks * parts, gives.groups)
-    made = tile_program(dtype, tile, window.index, Finish(), last=last)
-    sizes = window.struct(part=part, parts=parts, kept=kept_channels)
-    return Plan((Launch(made, kernel, grid, sizes),), parts=parts)
+        made = tile_program("weighing.cu", dtype, tile, window.index, Finish(), last=last)
+    sizes = window.struct(part=part, parts=parts, kept=lies.channels)
+    adding = adding_program(dtype, window.index, last=last, by_taps=last)
+    return Plan((Launch(made, kernel, grid, sizes),), parts=parts, adding=adding)
 
 
 def _tensor_weighing(lies: Layout, gives: Layout, problem: Problem, *, last: bool) -> Plan:
@@ -213,12 +233,13 @@ def _tensor_weighing(lies: Layout, gives: Layout, problem: Problem, *, last: boo
     tile = tile_for(rows, columns, y.groups, dtype)
     blocks = tile.blocks(rows, columns)
     parts, part = parts_of(blocks * y.groups, window.places, 4 * run)
-    made = tensor_program(dtype, tile, window.index, Finish(), last=last)
+    made = tensor_program("tensor_weighing.cu", dtype, tile, window.index, Finish(), last=last)
     sizes = window.struct(part=part, parts=parts, kept=lies.channels)
     shared = tile.shared(dtype, left_places=False, right_places=False)
     launch = Launch(made, "weigh", grid_of(blocks * parts, y.groups), sizes, tile.threads, shared)
     packings = (_packing(lies, run, last=last), _packing(gives, run, last=last))
-    return Plan((launch,), packings, parts, wide=True)
+    adding = adding_program(dtype, window.index, last=last, by_taps=True)
+    return Plan((launch,), packings, parts, adding, wide=True)
 
 
 def _backward_weight(problem: Problem, x: DeviceArray, ct: DeviceArray, *, last: bool = False) -> DeviceArray:
@@ -226,15 +247,14 @@ def _backward_weight(problem: Problem, x: DeviceArray, ct: DeviceArray, *, last:
     if not x.size or not ct.size:
         return runtime.zeros(shape, x.dtype)
     plan = _ready(_weighing, problem, last, (x, ct))
-    x, ct = (
-        array if packing is None else packing.of(array) for packing, array in zip(plan.packings, (x, ct), strict=True)
-    )
+    x, ct = (array if how is None else how.of(array) for how, array in zip(plan.packings, (x, ct), strict=True))
     (one,), out = plan.launches, runtime.empty(shape, x.dtype)
     sums_of_part = int(one.sizes["groups"]) * int(one.sizes["given"]) * int(one.sizes["sums"])
     sums = runtime.empty((plan.parts, sums_of_part), computed_as(out.dtype)[1])
     arguments = (bits_of(x), bits_of(ct), sums, one.sizes)
     runtime.launch(one.program, one.kernel, one.grid, one.threads, arguments, one.shared)
-    runtime.each(one.program, "finish", sums_of_part, (sums, bits_of(out), one.sizes))
+    assert plan.adding is not None
+    runtime.each(plan.adding, "finish", sums_of_part, (sums, bits_of(out), one.sizes))
     return out
 
 
@@ -255,6 +275,28 @@ def _numbered(problem: Problem) -> str | None:
 
 def _in_order(problem: Problem) -> str | None:
     return one_rounding(problem) or _numbered(problem)
+
+
+def programs() -> Iterator[Program]:
+    """Variants that are compiled in tests: every dtype, tile, layout and activation, not in all pairs."""
+    float32, float16, relu = np.dtype(np.float32), np.dtype(np.float16), Finish(fused=True, activation="relu")
+    for dtype in (np.dtype(np.float64), bfloat16, np.dtype(np.int32)):
+        yield tile_program("convolution.cu", dtype, 64, "i4", Finish(), last=False)
+        yield tile_program("weighing.cu", dtype, 64, "i4", Finish(), last=False)
+    yield single_program(float32, "i4", Finish(), last=True)
+    yield adding_program(float32, "i4", last=False, by_taps=True)
+    for last, index in ((False, "i4"), (True, "i8")):
+        yield tile_program("convolution.cu", float32, 128, index, relu, last=last)
+        yield tensor_program("tensor_convolution.cu", float16, Tile(128, 128), index, relu, last=last)
+    yield tile_program("weighing.cu", float32, 128, "i4", Finish(), last=False)
+    yield single_program(float32, "i4", Finish(ordered=True), last=False)
+    for tile in TILES:
+        yield tensor_program("tensor_weighing.cu", bfloat16, tile, "i4", Finish(), last=False)
+        yield tensor_program("tensor_convolution.cu", float32, tile, "i4", Finish(), last=True)
+    for activation in ACTIVATIONS:
+        finish = Finish(fused=True, activation=activation)
+        yield tensor_program("tensor_convolution.cu", float16, Tile(256, 128), "i4", finish, last=True)
+    yield from packing.programs()
 
 
 def _entries() -> Iterator[tuple[str, Kernel]]:

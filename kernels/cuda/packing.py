@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from megengine.kernels.cuda.array import DeviceArray
-from megengine.kernels.cuda.sources import program
+from megengine.kernels.cuda.sources import Program, program
 
 _SIDE = 32  # of a tile of channels.cu
 _MOST = 65535  # of a grid along y and z
+
+
+def _program(itemsize: int) -> Program:
+    return program("channels.cu", TYPE="unsigned short" if itemsize == 2 else "unsigned")
+
+
+def programs() -> Iterator[Program]:
+    """All variants."""
+    yield from (_program(2), _program(4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class Packing:
         if not out.size:
             return out
         bits = np.dtype(f"u{array.dtype.itemsize}")
-        source = program("channels.cu", TYPE="unsigned short" if bits.itemsize == 2 else "unsigned")
+        source = _program(bits.itemsize)
         sizes = (np.int64(self.rows), np.int32(self.channels), np.int32(self.padded), np.int64(self.places))
         given = (array.view(bits), out.view(bits), *sizes)
         if self.groups:

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +19,7 @@ from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.sources import Program, program, type_name
 from megengine.kernels.cuda.tensor_cores import (
     MULTIPROCESSORS,
+    TILES,
     Precision,
     Tile,
     on_tensor_cores,
@@ -28,6 +31,7 @@ from megengine.kernels.problem import Problem
 
 AXES = 8  # of the stack of matrices, after neighbours are joined
 THREADS = 256
+ACTIVATIONS = ("none", "tanh", "sigmoid", "relu", "relu6", "hsigmoid", "hswish", "silu", "gelu", "softplus")
 _SHORTEST = 256  # places of a part of a sum
 _MOST_PARTS = 32
 _FARTHEST = (1 << 31) - 1
@@ -116,6 +120,7 @@ class Launch:
     grid: tuple[int, int, int]
     parts: int
     sizes: np.void
+    adding: Program | None = None  # of the parts
     starts: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)  # first elements of launches, of left, right and result
     threads: int = THREADS
     shared: int = 0
@@ -189,9 +194,9 @@ def launch_of(product: Product, dtype: np.dtype, finish: Finish = Finish(), arch
     if not finish.ordered:
         parts, part = parts_of(blocks * product.matrices, product.depth, 16)
     places = tuple(abs(place) <= abs(line) for line, place in (product.left, product.right))
-    made = program_of(dtype, tile, index, places, finish)
-    sizes = _struct(product, index, part, finish.scale)
-    return Launch(made, grid_of(blocks * parts, product.matrices), parts, sizes, starts)
+    made = program_of(dtype, tile, index, places, finish, parts=parts > 1)
+    sizes, grid = _struct(product, index, part, finish.scale), grid_of(blocks * parts, product.matrices)
+    return Launch(made, grid, parts, sizes, adding_program(dtype, index, finish, parts), starts)
 
 
 def _struct(product: Product, index: str, part: int, scale: float) -> np.void:
@@ -208,10 +213,19 @@ def _struct(product: Product, index: str, part: int, scale: float) -> np.void:
     return sizes[()]
 
 
-def program_of(dtype: np.dtype, tile: int, index: str, places: tuple[bool, ...], finish: Finish) -> Program:
-    """The program of a variant."""
-    more = {"TILE": tile, **_read(index, places), **finish.macros, **macros_of(dtype)}
-    return program("products.cu", exact=finish.ordered, **more)
+def program_of(
+    dtype: np.dtype, tile: int, index: str, places: tuple[bool, ...], finish: Finish, *, parts: bool = False
+) -> Program:
+    """The program of a variant; `parts`: it leaves sums of parts."""
+    more = {"ROWS": tile, "COLUMNS": tile, "PARTS": int(parts), **_read(index, places)}
+    return program("products.cu", exact=finish.ordered, **more, **finish.macros, **macros_of(dtype))
+
+
+def adding_program(dtype: np.dtype, index: str, finish: Finish, parts: int = 2) -> Program | None:
+    """The program that adds parts; None where there is one part."""
+    if parts == 1:
+        return None
+    return program("product_sums.cu", exact=False, INDEX=type_of(index), **finish.macros, **macros_of(dtype))
 
 
 def _read(index: str, places: tuple[bool, ...]) -> dict[str, Any]:
@@ -245,15 +259,18 @@ def _on_tensor_cores(
     tile, index = tile_for(product.rows, product.columns, product.matrices, dtype), _index(product)
     blocks = tile.blocks(product.rows, product.columns)
     parts, part = parts_of(blocks * product.matrices, product.depth, 4 * wide(dtype))
-    made = tensor_program(dtype, tile, index, places, finish)
+    made = tensor_program(dtype, tile, index, places, finish, parts=parts > 1)
     sizes, grid = _struct(product, index, part, finish.scale), grid_of(blocks * parts, product.matrices)
     shared = tile.shared(dtype, left_places=places[0], right_places=places[1])
-    return Launch(made, grid, parts, sizes, starts, tile.threads, shared, wide=True)
+    adding = adding_program(dtype, index, finish, parts)
+    return Launch(made, grid, parts, sizes, adding, starts, tile.threads, shared, wide=True)
 
 
-def tensor_program(dtype: np.dtype, tile: Tile, index: str, places: tuple[bool, ...], finish: Finish) -> Program:
+def tensor_program(
+    dtype: np.dtype, tile: Tile, index: str, places: tuple[bool, ...], finish: Finish, *, parts: bool = False
+) -> Program:
     """The program of a variant by tensor cores."""
-    more = {**_read(index, places), **tile.macros, **finish.macros, **macros_of(dtype)}
+    more = {"PARTS": int(parts), **_read(index, places), **tile.macros, **finish.macros, **macros_of(dtype)}
     return program("tensor_products.cu", exact=False, **more)
 
 
@@ -282,7 +299,8 @@ def _multiply(launch: Launch, left: Any, right: Any, bias: Any, residual: Any, o
     parts = runtime.empty((launch.parts, count), computed_as(out.dtype)[1])
     arguments = (left, right, parts, sizes)
     runtime.launch(launch.program, "multiply_parts", launch.grid, launch.threads, arguments, launch.shared)
-    runtime.each(launch.program, "finish", count, (parts, bias, residual, out, np.int32(launch.parts), sizes))
+    assert launch.adding is not None
+    runtime.each(launch.adding, "finish", count, (parts, bias, residual, out, np.int32(launch.parts), sizes))
 
 
 def _steps(shape: tuple[int, ...]) -> list[int]:
@@ -371,6 +389,24 @@ def one_rounding(problem: Problem) -> str | None:
     """Why sums of one order are not made: those of halves would be rounded after each product. None if they are."""
     dtype = storage_of(problem.inputs[0].dtype)
     return f"{dtype} sums as float32" if dtype.itemsize == 2 and dtype.kind not in "iu" else None
+
+
+def programs() -> Iterator[Program]:
+    """Variants that are compiled in tests: every dtype, tile, order of reading and activation, not in all pairs."""
+    plain, both, float32, float16 = Finish(), (True, False), np.dtype(np.float32), np.dtype(np.float16)
+    for dtype in (np.float64, bfloat16, np.int8, np.int64, np.bool_):
+        yield program_of(np.dtype(dtype), 64, "i4", both, plain)
+    yield program_of(float32, 64, "i4", both, Finish(ordered=True))
+    yield program_of(float32, 128, "i8", both, Finish(fused=True))
+    yield program_of(float32, 128, "i4", both, plain, parts=True)
+    yield tensor_program(float16, Tile(128, 128), "i4", both, plain, parts=True)
+    for places in itertools.product((True, False), repeat=2):
+        yield tensor_program(float16 if places[0] else float32, Tile(128, 128), "i4", places, plain)
+    for activation, tile in itertools.zip_longest(ACTIVATIONS, TILES, fillvalue=TILES[0]):
+        yield tensor_program(bfloat16, tile, "i4", (True, True), Finish(fused=True, activation=activation))
+    adding = adding_program(float32, "i4", Finish(fused=True, activation="gelu"))
+    assert adding is not None
+    yield adding
 
 
 _ENTRIES = {"matmul": _run, "ordered_matmul": _run, "fused_linear": _run, "fused_matmul": _run_viewed}

@@ -1,7 +1,9 @@
-// Channels moved to the last axis, with zeros behind them up to a multiple. TYPE: an unsigned integer of the size of an element.
+// Channels moved to the last axis, with zeros behind them up to a multiple. TYPE: an unsigned integer of the
+// size of an element.
 constexpr int kSide = 32;
 
-// x [rows, channels, places] -> y [rows, places, padded]. Grid: tiles of places by tiles of channels; rows along y and z.
+// x [rows, channels, places] -> y [rows, places, padded]. Grid: tiles of places by tiles of channels; rows
+// along y and z.
 KERNEL_BOUNDS(channels_last, 256, const TYPE* x, TYPE* y, i64 rows, int channels, int padded, i64 places) {
     SHARED(TYPE, tile, kSide * (kSide + 1));
     const int across = (padded + kSide - 1) / kSide, column = threadIdx.x % kSide;
@@ -11,7 +13,8 @@ KERNEL_BOUNDS(channels_last, 256, const TYPE* x, TYPE* y, i64 rows, int channels
         __syncthreads();  // the tile of the last row is read
         for (int c = threadIdx.x / kSide; c < kSide; c += 256 / kSide) {
             const bool inside = channel + c < channels && place + column < places;
-            tile[c * (kSide + 1) + column] = inside ? x[(row * channels + channel + c) * places + place + column] : (TYPE)0;
+            tile[c * (kSide + 1) + column] =
+                inside ? x[(row * channels + channel + c) * places + place + column] : (TYPE)0;
         }
         __syncthreads();
         for (int p = threadIdx.x / kSide; p < kSide; p += 256 / kSide)
@@ -24,7 +27,8 @@ KERNEL_BOUNDS(channels_last, 256, const TYPE* x, TYPE* y, i64 rows, int channels
 KERNEL(channels_padded, const TYPE* x, TYPE* y, i64 rows, int channels, int padded, i64 places, int groups) {
     FOR_EACH(i, rows * groups * places * padded) {
         const int c = (int)(i % padded);
-        const i64 at = i / padded, place = at % places, line = at / places, row = line / groups, group = line % groups;
+        const i64 at = i / padded, place = at % places, line = at / places, row = line / groups,
+                  group = line % groups;
         y[i] = c < channels ? x[((row * places + place) * groups + group) * channels + c] : (TYPE)0;
     }
 }

@@ -1,15 +1,16 @@
-// Convolutions as products whose one side is read out of windows (no matrix of windows is made), up to three axes of
-// space, for the kernels of convolution.cu and tensor_convolution.cu. One form is that of convolutions, their gradients
-// for the input, and transposed convolutions:
+// Convolutions as products whose one side is read out of windows (no matrix of windows is made), up to three
+// axes of space, for the kernels of convolution.cu and tensor_convolution.cu. One form is that of
+// convolutions, their gradients for the input, and transposed convolutions:
 //
-//   y[n, o, start + q * y_axis] = sum over taps t, channels c of x[n, c, q * stride + first + t * step] * w[o, c, t]
+//   y[n, o, start + q * y_axis] = sum over taps t, channels c of x[n, c, q * stride + first + t * step] *
+//   w[o, c, t]
 //
-// with places q. A transposed convolution is made by phases: places that lie alike between the elements of its input.
-// TYPE: that of an element; ACC: of a sum; INDEX: of places in an array, int or i64; LAST 1 where channels are columns
-// of the product, else 0 and places are; BY_TAPS 1 where a sum takes all channels of a tap before the next tap, else 0.
+// with places q. A transposed convolution is made by phases: places that lie alike between the elements of
+// its input. TYPE: that of an element; ACC: of a sum; INDEX: of places in an array, int or i64; LAST 1 where
+// channels are columns of the product, else 0 and places are; BY_TAPS 1 where a sum takes all channels of a
+// tap before the next tap, else 0.
 #pragma once
 #include "epilogue.cuh"
-#include "spots.cuh"
 
 // n / by for n < 2^31, without a division
 struct Divisor {
@@ -18,15 +19,16 @@ struct Divisor {
 COC_FN int quotient(int n, const Divisor& d) { return (__umulhi(n, d.magic) + n) >> d.shift; }
 
 constexpr int kFar = 1 << 29;  // a coordinate outside every array, also after steps
-constexpr int kWhole = 8;      // elements that lie together: channels are padded to a multiple where it matters
+constexpr int kWhole = 8;  // elements that lie together: channels are padded to a multiple where it matters
 
 struct Window {
-    int groups, taken, given, kept;   // channels of one group; those taken of which weights have gradients
-    int places, sums, part, parts;    // batch times places of an image; places along a sum, and of a part of it
+    int groups, taken, given, kept;  // channels of one group; those taken of which weights have gradients
+    int places, sums, part, parts;  // batch times places of an image; places along a sum, and of a part of it
     int size[3], stride[3], first[3], step[3];
-    Divisor of_image, of_plane, of_line;       // places of an image, of a plane and of a line of the result
+    Divisor of_image, of_plane, of_line;  // places of an image, of a plane and of a line of the result
     Divisor channels, taps, plane_taps, line_taps;
-    i64 x_group, y_group, w_group, w_start, y_start;  // steps to the next group; first tap and place that take part
+    i64 x_group, y_group, w_group, w_start,
+        y_start;  // steps to the next group; first tap and place that take part
     INDEX x_image, x_channel, x_axis[3], y_image, y_channel, y_axis[3], w_given, w_taken, w_axis[3];
 };
 
@@ -50,7 +52,8 @@ struct Windows {
         if (i >= end) return {0, {-kFar, 0, 0}};
         const int n = quotient(i, g.of_image);
         const At3 q = spread(i - n * (int)g.of_image.by, g.of_plane, g.of_line);
-        const At3 p = {q.z * g.stride[0] + g.first[0], q.y * g.stride[1] + g.first[1], q.x * g.stride[2] + g.first[2]};
+        const At3 p = {q.z * g.stride[0] + g.first[0], q.y * g.stride[1] + g.first[1],
+                       q.x * g.stride[2] + g.first[2]};
         return {n * g.x_image + p.z * g.x_axis[0] + p.y * g.x_axis[1] + p.x * g.x_axis[2], p};
     }
     COC_FN Corner tap(int channel, int tap) const {
@@ -75,7 +78,8 @@ struct Step {
     INDEX at;
     bool inside;
 };
-// Place i along a sum as channel and tap: a channel's taps together where channels are planes, else the other way.
+// Place i along a sum as channel and tap: a channel's taps together where channels are planes, else the other
+// way.
 struct Factor {
     int channel, tap;
 };
@@ -127,7 +131,9 @@ struct Image {
     const Window& g;
     TYPE* y;
     const TYPE *bias, *residual;
-    COC_FN Channel channel(int i) const { return {i * g.y_channel, bias_of(bias, i, i < g.given), i < g.given}; }
+    COC_FN Channel channel(int i) const {
+        return {i * g.y_channel, bias_of(bias, i, i < g.given), i < g.given};
+    }
     COC_FN Step pixel(int i) const {
         if (i >= g.places) return {0, false};
         const int n = quotient(i, g.of_image);
@@ -169,66 +175,4 @@ COC_FN Out out_of(const Window& g, int group, const TYPE* bias, const TYPE* resi
     const i64 first = g.y_start + group * g.y_group;
     return {{g, y + first, bias ? bias + group * g.given : bias, residual ? residual + first : residual}};
 }
-COC_FN const TYPE* of_group(const TYPE* x, const Window& g, int group) {
-    return x + group * g.x_group;
-}
-
-// ---- the gradient for w: sums over all places of y, in parts that `finish` adds
-
-struct Results {  // channels of y by places
-    const Window& g;
-    const TYPE* y;
-    int end;
-    using Line = Step;
-    using Place = Step;
-    COC_FN Line line(int i) const { return {i * g.y_channel, i < g.given}; }
-    COC_FN Place place(int i) const {
-        if (i >= end) return {0, false};
-        const int n = quotient(i, g.of_image);
-        const At3 q = spread(i - n * (int)g.of_image.by, g.of_plane, g.of_line);
-        return {n * g.y_image + q.z * g.y_axis[0] + q.y * g.y_axis[1] + q.x * g.y_axis[2], true};
-    }
-    COC_FN const TYPE* find(const Line& line, const Place& place) const {
-        return line.inside && place.inside ? y + line.at + place.at : nullptr;
-    }
-    COC_FN const TYPE* any() const { return y; }
-    COC_FN int places_from(int) const { return kWhole; }
-    COC_FN int lines_from(int) const { return kWhole; }
-};
-struct Factors : Windows {  // factors by places of y
-    int end;
-    using Line = Corner;
-    using Place = Corner;
-    COC_FN Line line(int i) const {
-        if (i >= g.sums) return {0, {-kFar, 0, 0}};
-        const Factor f = factor(i, g);
-        return tap(f.channel, f.tap);
-    }
-    COC_FN Place place(int i) const { return corner(i, end); }
-};
-struct Parts {
-    const Window& g;
-    ACC* sums;
-    using Row = int;
-    using Column = int;
-    COC_FN int row(int i) const { return i; }
-    COC_FN int column(int i) const { return i; }
-    COC_FN void put(int row, int column, ACC sum) const {
-        if (row < g.given && column < g.sums) sums[(i64)row * g.sums + column] = sum;
-    }
-};
-
-KERNEL(finish, const ACC* sums, TYPE* w, Window g) {
-    const i64 n = (i64)g.groups * g.given * g.sums;
-    FOR_EACH(i, n) {
-        ACC sum = 0;
-        for (int part = 0; part < g.parts; part++) sum = sum + sums[part * n + i];
-        const i64 line = i / g.sums;
-        const Factor f = factor((int)(i - line * g.sums), g);
-        const At3 t = spread(f.tap, g.plane_taps, g.line_taps);
-        const int group = (int)(line / g.given), channel = (int)(line % g.given);
-        if (f.channel >= g.kept) continue;
-        w[group * g.w_group + (i64)channel * g.w_given + f.channel * g.w_taken + t.z * g.w_axis[0] + t.y * g.w_axis[1] +
-          t.x * g.w_axis[2]] = narrow<TYPE>(sum);
-    }
-}
+COC_FN const TYPE* of_group(const TYPE* x, const Window& g, int group) { return x + group * g.x_group; }

@@ -1,5 +1,6 @@
 // What becomes of a sum: a factor, a bias, a residual, an activation; then it is rounded once.
-// Macros: TYPE, ACC, FUSED 0 or 1 (0: the sum alone), ACT the function of the activation, of elementwise.cuh or op_none.
+// Macros: TYPE, ACC, FUSED 0 or 1 (0: the sum alone), ACT the function of the activation, of elementwise.cuh
+// or op_none.
 #pragma once
 #if FUSED
 #include "elementwise.cuh"

@@ -2,7 +2,6 @@
 // tensor_products.cu. Macros: TYPE, ACC, INDEX (of places in a matrix, int or i64).
 #pragma once
 #include "epilogue.cuh"
-#include "spots.cuh"
 
 constexpr int kAxes = 8;
 
@@ -93,22 +92,3 @@ struct Partial {
         if (row.inside && column.inside) sums[(i64)row.at + column.at] = sum;
     }
 };
-
-// What a block makes. Grid: tiles for each part of the places; matrices of the stack along y and z.
-struct Work : Spot {
-    int matrix;
-};
-COC_FN Work work_of(const Product& p) {
-    return {spot_of(p.rows, p.columns), (int)(blockIdx.z * gridDim.y + blockIdx.y)};
-}
-
-KERNEL(finish, const ACC* parts, const TYPE* bias, const TYPE* residual, TYPE* out, int count, Product p) {
-    const i64 each = (i64)p.rows * p.columns, n = each * p.stack;
-    FOR_EACH(i, n) {
-        ACC sum = 0;
-        for (int part = 0; part < count; part++) sum = sum + parts[part * n + i];
-        const int matrix = (int)(i / each), row = (int)(i % each / p.columns), column = (int)(i % p.columns);
-        const i64 at = starts_of(p, matrix).out + (i64)row * p.out_row + (i64)column * p.out_column;
-        out[at] = finished(scaled(sum, p), bias_of(bias, column, true), residual, at);
-    }
-}

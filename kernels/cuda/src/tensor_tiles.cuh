@@ -1,13 +1,14 @@
-// Matrix products by tensor cores: every block makes ROWS x COLUMNS sums of float32. TYPE is f16 or bf16, or float, of
-// which tensor cores read the 10 bits behind the point that TF32 has.
+// Matrix products by tensor cores: every block makes ROWS x COLUMNS sums of float32. TYPE is f16 or bf16, or
+// float, of which tensor cores read the 10 bits behind the point that TF32 has.
 //
-// Sources are those of tiles.cuh, read 16 bytes (kWide elements) at once: along the sum where PLACES is true, else along
-// lines; places and lines begin at multiples of kWide, where 16 bytes lie aligned. `run(first, lines or places)` says how
-// many of kWide elements there are. Tiles of shared memory are [line][place] or [place][line], STAGES of them in a row.
-// Macros: TYPE, ROWS and COLUMNS (64, 128 or 256), STAGES.
+// Sources are those of tiles.cuh, read 16 bytes (kWide elements) at once: along the sum where PLACES is true,
+// else along lines; places and lines begin at multiples of kWide, where 16 bytes lie aligned. `run(first,
+// lines or places)` says how many of kWide elements there are. Tiles of shared memory are [line][place] or
+// [place][line], STAGES of them in a row. Macros: TYPE, ROWS and COLUMNS (64, 128 or 256), STAGES.
 #pragma once
 constexpr int kWide = 16 / sizeof(TYPE), kDepth = 4 * kWide, kStep = 2 * kWide;  // kStep: places of one mma
-constexpr int kWarpsDown = ROWS > COLUMNS || (ROWS == 64 && COLUMNS == 64) ? ROWS / 32 > 4 ? 4 : ROWS / 32 : 2;
+constexpr int kWarpsDown =
+    ROWS > COLUMNS || (ROWS == 64 && COLUMNS == 64) ? ROWS / 32 > 4 ? 4 : ROWS / 32 : 2;
 constexpr int kWarpsAcross = (ROWS == 64 && COLUMNS == 64 ? 4 : 8) / kWarpsDown;
 constexpr int kThreads = 32 * kWarpsDown * kWarpsAcross;
 constexpr int kDown = ROWS / kWarpsDown / 16, kAcross = COLUMNS / kWarpsAcross / 8;  // mma of a warp
@@ -23,13 +24,15 @@ template <class S, int LINES, bool PLACES>
 struct Copies {
     static constexpr int kCount = LINES * kDepth / kWide / kThreads, kRow = Room<LINES, PLACES>::row;
     static constexpr int kRuns = PLACES ? kDepth / kWide : LINES / kWide;  // of a row
-    static_assert(LINES * kDepth / kWide % kThreads == 0 && kThreads % kRuns == 0, "threads share the copies evenly");
+    static_assert(LINES * kDepth / kWide % kThreads == 0 && kThreads % kRuns == 0,
+                  "threads share the copies evenly");
     typename S::Line lines[PLACES ? kCount : 1];
     COC_FN static int row_of(int e) { return threadIdx.x / kRuns + e * (kThreads / kRuns); }
     COC_FN static int run_of() { return threadIdx.x % kRuns * kWide; }
     COC_FN void begin(const S& source, int first) {
 #pragma unroll
-        for (int e = 0; e < (PLACES ? kCount : 1); e++) lines[e] = source.line(first + (PLACES ? row_of(e) : run_of()));
+        for (int e = 0; e < (PLACES ? kCount : 1); e++)
+            lines[e] = source.line(first + (PLACES ? row_of(e) : run_of()));
     }
     template <class Tile>
     COC_FN void copy(const S& source, int line, int place, Tile& tile, int at) const {
@@ -50,7 +53,8 @@ template <class T, int LINES, bool PLACES, bool RIGHT, class Tile>
 COC_FN void fragment(unsigned (&r)[4], Tile& tile, int at, int line, int place) {
     constexpr int row = Room<LINES, PLACES>::row;
     const int lane = threadIdx.x % 32, matrix = lane / 8;
-    const int far_line = (RIGHT ? matrix / 2 : matrix % 2) * 8, far_place = (RIGHT ? matrix % 2 : matrix / 2) * kWide;
+    const int far_line = (RIGHT ? matrix / 2 : matrix % 2) * 8,
+              far_place = (RIGHT ? matrix % 2 : matrix / 2) * kWide;
     if constexpr (PLACES)
         ldmatrix_x4(r, tile, at + (line + far_line + lane % 8) * row + place + far_place);
     else if constexpr (sizeof(T) == 2)
@@ -58,7 +62,8 @@ COC_FN void fragment(unsigned (&r)[4], Tile& tile, int at, int line, int place) 
     else {
 #pragma unroll
         for (int m = 0; m < 4; m++) {
-            const int l = line + (RIGHT ? m / 2 : m % 2) * 8 + lane / 4, p = place + (RIGHT ? m % 2 : m / 2) * 4 + lane % 4;
+            const int l = line + (RIGHT ? m / 2 : m % 2) * 8 + lane / 4,
+                      p = place + (RIGHT ? m % 2 : m / 2) * 4 + lane % 4;
             const T v = tile[at + p * row + l];
             r[m] = __float_as_uint(v);
         }
@@ -85,7 +90,8 @@ COC_FN void multiply_fragments(float (&d)[4], const unsigned (&a)[4], const unsi
 }
 
 template <bool OF_LEFT, bool OF_RIGHT, class L, class R, class Tile>
-COC_FN void add_products(Sums& sums, const L& left, const R& right, int row, int column, int first, int end, Tile& tile) {
+COC_FN void add_products(Sums& sums, const L& left, const R& right, int row, int column, int first, int end,
+                         Tile& tile) {
     constexpr int left_room = Room<ROWS, OF_LEFT>::all, stage = left_room + Room<COLUMNS, OF_RIGHT>::all;
     Copies<L, ROWS, OF_LEFT> a;
     Copies<R, COLUMNS, OF_RIGHT> b;
@@ -108,7 +114,8 @@ COC_FN void add_products(Sums& sums, const L& left, const R& right, int row, int
     int slot = 0, next = STAGES - 1;
     for (int round = 0; round < rounds; round++) {
         cp_async_wait<STAGES - 2>();
-        __syncthreads();  // all copies of this round are there, and nobody reads the stage that is written next
+        __syncthreads();  // all copies of this round are there, and nobody reads the stage that is written
+                          // next
         if (round + STAGES - 1 < rounds) {
             const int place = first + (round + STAGES - 1) * kDepth;
             a.copy(left, row, place, tile, next * stage);
@@ -120,11 +127,12 @@ COC_FN void add_products(Sums& sums, const L& left, const R& right, int row, int
             unsigned x[kDown][4], y[kAcross / 2][4];
 #pragma unroll
             for (int i = 0; i < kDown; i++)
-                fragment<TYPE, ROWS, OF_LEFT, false>(x[i], tile, slot * stage, Sums::row(i, 0) - threadIdx.x % 32 / 4, place);
+                fragment<TYPE, ROWS, OF_LEFT, false>(x[i], tile, slot * stage,
+                                                     Sums::row(i, 0) - threadIdx.x % 32 / 4, place);
 #pragma unroll
             for (int j = 0; j < kAcross / 2; j++)
                 fragment<TYPE, COLUMNS, OF_RIGHT, true>(y[j], tile, slot * stage + left_room,
-                                                  Sums::column(2 * j, 0) - threadIdx.x % 4 * 2, place);
+                                                        Sums::column(2 * j, 0) - threadIdx.x % 4 * 2, place);
 #pragma unroll
             for (int i = 0; i < kDown; i++)
 #pragma unroll
@@ -158,8 +166,9 @@ COC_FN void put_sums(const Sums& sums, const Out& out, int row, int column) {
         }
 }
 
-// The same through shared memory, so that neighbouring results are written together: 16 bytes by one thread where they
-// lie together and aligned. `out.value(row, column, sum)` is what `out.at(row, column)` points to, null outside.
+// The same through shared memory, so that neighbouring results are written together: 16 bytes by one thread
+// where they lie together and aligned. `out.value(row, column, sum)` is what `out.at(row, column)` points to,
+// null outside.
 template <class Out, class Tile>
 COC_FN void put_together(const Sums& sums, const Out& out, int row, int column, Tile& tile) {
     constexpr int step = COLUMNS + kWide, runs = COLUMNS / kWide;
@@ -178,7 +187,8 @@ COC_FN void put_together(const Sums& sums, const Out& out, int row, int column, 
             for (int j = 0; j < kAcross; j++)
 #pragma unroll
                 for (int e = 0; e < 2; e++)
-                    tile[Sums::row(i, half) * step + Sums::column(j, e)] = out.value(one, columns[j][e], sums.v[i][j][half + e]);
+                    tile[Sums::row(i, half) * step + Sums::column(j, e)] =
+                        out.value(one, columns[j][e], sums.v[i][j][half + e]);
         }
     __syncthreads();
     const int run = threadIdx.x % runs * kWide;

@@ -1,15 +1,17 @@
-// Matrix products by tiles: every block makes TILE x TILE sums, of which each of its 256 threads keeps a square part in
-// registers. A sum is one chain from the first place to the last, so its order is that of the places.
+// Matrix products by tiles: every block makes ROWS x COLUMNS sums, which are as many, of which each of its
+// 256 threads keeps a square part in registers. A sum is one chain from the first place to the last, so its
+// order is that of the places.
 //
-// What is multiplied comes from two sources, a left one for rows and a right one for columns. A source has types and
-// functions `Line line(int)`, a row or column; `Place place(int)`, along the sum; `find(Line, Place)`, null outside.
-// PLACES says that neighbours along the sum lie together in memory, else lines do: neighbouring threads read them.
-// Macros: TYPE of elements, ACC of sums, TILE 64 or 128.
+// What is multiplied comes from two sources, a left one for rows and a right one for columns. A source has
+// types and functions `Line line(int)`, a row or column; `Place place(int)`, along the sum; `find(Line,
+// Place)`, null outside. PLACES says that neighbours along the sum lie together in memory, else lines do:
+// neighbouring threads read them. Macros: TYPE of elements, ACC of sums, ROWS and COLUMNS, both 64 or both
+// 128.
 #pragma once
-#define ROWS TILE
-#define COLUMNS TILE
+#define TILE ROWS
 constexpr int kThreads = 256, kPart = TILE / 16, kDepth = TILE == 128 ? 8 : 16, kStep = TILE + 4;
 constexpr int kLoads = TILE * kDepth / kThreads;
+constexpr int kBlocks = TILE == 128 || sizeof(ACC) == 8 ? 1 : 2;  // at once on a multiprocessor, at least
 
 template <class T>
 struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) Four {
@@ -43,7 +45,8 @@ struct Side {
     template <class Tile>
     COC_FN void put(Tile& tile, int buffer) const {
 #pragma unroll
-        for (int e = 0; e < kLoads; e++) tile[(buffer * kDepth + place_of(e)) * kStep + line_of(e)] = values[e];
+        for (int e = 0; e < kLoads; e++)
+            tile[(buffer * kDepth + place_of(e)) * kStep + line_of(e)] = values[e];
     }
 };
 
@@ -51,7 +54,8 @@ struct Side {
 COC_FN int kept(int t, int i) { return t * 4 + i % 4 + i / 4 * 64; }
 
 template <bool OF_LEFT, bool OF_RIGHT, class L, class R>
-COC_FN void add_products(ACC (&sums)[kPart][kPart], const L& left, const R& right, int row, int column, int first, int end) {
+COC_FN void add_products(ACC (&sums)[kPart][kPart], const L& left, const R& right, int row, int column,
+                         int first, int end) {
     SHARED(ACC, left_tile, 2 * kDepth * kStep);
     SHARED(ACC, right_tile, 2 * kDepth * kStep);
     Side<L, OF_LEFT> a;
@@ -81,7 +85,8 @@ COC_FN void add_products(ACC (&sums)[kPart][kPart], const L& left, const R& righ
 #pragma unroll
             for (int i = 0; i < kPart; i++)
 #pragma unroll
-                for (int j = 0; j < kPart; j++) sums[i][j] = sums[i][j] + x[i / 4].v[i % 4] * y[j / 4].v[j % 4];
+                for (int j = 0; j < kPart; j++)
+                    sums[i][j] = sums[i][j] + x[i / 4].v[i % 4] * y[j / 4].v[j % 4];
         }
         if (more) {  // the other buffer was last read before the barrier of the round before
             buffer ^= 1;
@@ -91,7 +96,8 @@ COC_FN void add_products(ACC (&sums)[kPart][kPart], const L& left, const R& righ
     }
 }
 
-// Gives every sum to `out.put(line, column, sum)`; `out.row(int)` and `out.column(int)` say where a row and a column lie.
+// Gives every sum to `out.put(line, column, sum)`; `out.row(int)` and `out.column(int)` say where a row and a
+// column lie.
 template <class Out>
 COC_FN void put_sums(const ACC (&sums)[kPart][kPart], const Out& out, int row, int column) {
     typename Out::Column columns[kPart];
