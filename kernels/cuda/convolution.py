@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from megengine.core.dtype import bfloat16, storage_of
-from megengine.kernels.cuda import packing
+from megengine.kernels.cuda import cudnn_graphs, packing
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.conv_geometry import Layout, Window, backward, forward, layout_of, packed
 from megengine.kernels.cuda.packing import Packing, kept
@@ -263,8 +263,22 @@ def channels_last(problem: Problem, *arrays: DeviceArray) -> DeviceArray:
 
     Shapes of the problem, weights and their gradients are those of the op.
     """
+    return _own_kernel(problem, *arrays, last=True)
+
+
+def _own_kernel(problem: Problem, *arrays: DeviceArray, last: bool = False) -> DeviceArray:
     run = _backward_weight if problem.op.endswith("backward_weight") else _run
-    return run(problem, *arrays, last=True)
+    return run(problem, *arrays, last=last)
+
+
+def _by_cudnn(problem: Problem, *arrays: DeviceArray, last: bool = False) -> DeviceArray:
+    """The result by cuDNN where it has a graph, else by the own kernel."""
+    found = cudnn_graphs.computed(problem, arrays, last=last)
+    return _own_kernel(problem, *arrays, last=last) if found is None else found
+
+
+def _by_cudnn_last(problem: Problem, *arrays: DeviceArray) -> DeviceArray:
+    return _by_cudnn(problem, *arrays, last=True)
 
 
 def _numbered(problem: Problem) -> str | None:
@@ -299,14 +313,25 @@ def programs() -> Iterator[Program]:
     yield from packing.programs()
 
 
-def _entries() -> Iterator[tuple[str, Kernel]]:
-    for op in ("conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"):
-        yield op, EagerKernel(f"cuda_{op}", _run, _numbered)
-        yield f"ordered_{op}", EagerKernel(f"cuda_ordered_{op}", _run, _in_order)
-    for op in ("conv2d", "conv3d"):
-        yield f"fused_{op}", EagerKernel(f"cuda_fused_{op}", _run, _numbered)
-        yield f"{op}_backward_data", EagerKernel(f"cuda_{op}_backward_data", _run, _numbered)
-        yield f"{op}_backward_weight", EagerKernel(f"cuda_{op}_backward_weight", _backward_weight, _numbered)
+def _kernels(op: str) -> tuple[EagerKernel, ...]:
+    own = EagerKernel(f"cuda_{op}", _own_kernel, _in_order if op.startswith("ordered") else _numbered)
+    if op.startswith("ordered"):
+        return (own,)
+    return EagerKernel(f"cuda_cudnn_{op}", _by_cudnn, cudnn_graphs.reason_against), own
 
 
-KERNELS: dict[str, tuple[Kernel, ...]] = {op: (kernel,) for op, kernel in _entries()}
+def _last_kernels(op: str) -> tuple[EagerKernel, ...]:
+    by_cudnn = EagerKernel(f"cuda_cudnn_{op}_last", _by_cudnn_last, cudnn_graphs.reason_against)
+    return by_cudnn, EagerKernel(f"cuda_{op}_last", channels_last, _numbered)
+
+
+_OPS = (
+    *("conv2d", "conv2d_backward_data", "conv2d_backward_weight", "conv_transpose2d", "fused_conv2d"),
+    *("conv3d", "conv3d_backward_data", "conv3d_backward_weight", "conv_transpose3d", "fused_conv3d"),
+    *("ordered_conv2d", "ordered_conv_transpose2d", "ordered_conv3d", "ordered_conv_transpose3d"),
+)
+KERNELS: dict[str, tuple[Kernel, ...]] = {op: _kernels(op) for op in _OPS}
+# Activations are arrays [N, H, W, C]; weights lie as the op says.
+LAST: dict[str, tuple[EagerKernel, ...]] = {
+    op: _last_kernels(op) for op in ("conv2d", "fused_conv2d", "conv_transpose2d")
+}

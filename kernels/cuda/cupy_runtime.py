@@ -14,6 +14,7 @@ from megengine.core.errors import DeviceError
 from megengine.kernels import _core
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.compiler import cubin
+from megengine.kernels.cuda.libraries import Libraries, of_device
 from megengine.kernels.cuda.runtime import Recording, Refusals, Runtime, provide
 from megengine.kernels.cuda.sources import Program
 
@@ -148,6 +149,17 @@ class CupyRuntime(Runtime):
             self._cupy.cuda.driver.funcSetAttribute(found.ptr, attribute, shared)
         return found.ptr
 
+    @functools.cached_property
+    def libraries(self) -> Libraries:  # type: ignore[override]
+        self._select()
+        return of_device(lambda: self._cupy.cuda.get_current_stream().ptr)
+
+    def name_memory(self, arrays: Sequence[Any]) -> None:
+        if self._kept is not None:
+            for one in arrays:
+                if type(one) is DeviceArray and one.owner is not None and one.owner.pointer.ptr not in self._own:
+                    self._kept[id(one.owner)] = one.owner
+
     def start(
         self,
         program: Program,
@@ -159,9 +171,7 @@ class CupyRuntime(Runtime):
     ) -> None:
         self._select()
         if self._kept is not None:
-            for one in arguments:
-                if type(one) is DeviceArray and one.owner is not None and one.owner.pointer.ptr not in self._own:
-                    self._kept[id(one.owner)] = one.owner
+            self.name_memory(arguments)
         key = (program, kernel)
         function = self._functions.get(key)
         if function is None or shared > _PLAIN_SHARED:

@@ -62,6 +62,6 @@ def _joined(tables: Iterable[Mapping[str, tuple[Kernel, ...]]]) -> dict[str, tup
     return joined
 
 
-CUDA_LISTS = _joined(family.KERNELS for family in _FAMILIES)
+CUDA_LISTS = _joined(getattr(family, "KERNELS", {}) for family in _FAMILIES)
 # Kernels of plans: every operand with four axes that is no constant, and every such result, is an array [N,H,W,C].
-CUDA_LAST = _joined(family.LAST for family in _FAMILIES if hasattr(family, "LAST"))
+CUDA_LAST = _joined(getattr(family, "LAST", {}) for family in _FAMILIES)

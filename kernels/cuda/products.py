@@ -16,6 +16,7 @@ import numpy as np
 
 from megengine.core.dtype import bfloat16, storage_of
 from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.libraries import Gemm, gemm_of, takes
 from megengine.kernels.cuda.sources import Program, program, type_name
 from megengine.kernels.cuda.tensor_cores import (
     MULTIPROCESSORS,
@@ -26,7 +27,7 @@ from megengine.kernels.cuda.tensor_cores import (
     tile_for,
     wide,
 )
-from megengine.kernels.kernel import EagerKernel, Kernel, always
+from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
 
 AXES = 8  # of the stack of matrices, after neighbours are joined
@@ -35,6 +36,8 @@ ACTIVATIONS = ("none", "tanh", "sigmoid", "relu", "relu6", "hsigmoid", "hswish",
 _SHORTEST = 256  # places of a part of a sum
 _MOST_PARTS = 32
 _FARTHEST = (1 << 31) - 1
+# bytes of an element -> least depth from which cuBLAS and a second pass are faster than one own kernel
+_LEAST_FUSED = {2: 2048, 4: 64, 8: 1}
 Axis = tuple[int, int, int, int]  # size; steps of the left, of the right and of the result, in elements
 
 
@@ -343,15 +346,18 @@ def _stacked(a: Any, of_a: Any, b: Any, of_b: Any, out: Any, of_out: Any) -> Pro
 
 @functools.lru_cache(4096)
 def _launch(problem: Problem, architecture: int, tf32: bool) -> Launch:
+    op, attrs = problem.op, problem.attrs
+    fused = op.startswith("fused")
+    finish = Finish(op == "ordered_matmul", fused, attrs.get("activation", "none"), attrs.get("scale", 1.0))
+    return launch_of(_product(problem), storage_of(problem.inputs[0].dtype), finish, architecture)
+
+
+def _product(problem: Problem) -> Product:
     (a, b), attrs, out = problem.inputs[:2], problem.attrs, problem.outputs[0]
-    dtype = storage_of(a.dtype)
-    if problem.op == "fused_linear":
-        product = product_of(a.shape, b.shape, out.shape, transpose_b=True)
-        return launch_of(product, dtype, Finish(fused=True, activation=attrs.activation), architecture)
     if problem.op == "fused_matmul":
-        return launch_of(_viewed(problem), dtype, Finish(fused=True, scale=attrs.scale), architecture)
-    product = product_of(a.shape, b.shape, out.shape, transpose_a=attrs.transpose_a, transpose_b=attrs.transpose_b)
-    return launch_of(product, dtype, Finish(ordered=problem.op == "ordered_matmul"), architecture)
+        return _viewed(problem)
+    ta, tb = attrs.get("transpose_a", False), attrs.get("transpose_b", problem.op == "fused_linear")
+    return product_of(a.shape, b.shape, out.shape, transpose_a=ta, transpose_b=tb)
 
 
 def _viewed(problem: Problem) -> Product:
@@ -374,9 +380,56 @@ def _run(problem: Problem, a: DeviceArray, b: DeviceArray, *more: DeviceArray) -
     return multiply(launch, a, b, out, *more)
 
 
-def _run_viewed(problem: Problem, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+@functools.lru_cache(4096)
+def _gemm(problem: Problem) -> Gemm | None:
+    """How cuBLAS computes a problem; None where an own kernel does."""
+    product = _product(problem)
+    if problem.op == "fused_linear":
+        least = _LEAST_FUSED[storage_of(problem.inputs[0].dtype).itemsize]
+        if product.depth < least or product.stack:
+            return None
+    return gemm_of(product)
+
+
+def _by_cublas(problem: Problem, a: DeviceArray, b: DeviceArray, *more: DeviceArray) -> DeviceArray:
+    """The result by cuBLAS where the device has it, else by an own kernel."""
+    libraries = a.runtime.libraries
+    gemm = None if libraries is None else _gemm(problem)
+    out_spec = problem.outputs[0]
+    if gemm is None or not out_spec.size:
+        return _run(problem, a, b, *more)
+    out = a.runtime.empty(out_spec.shape, a.dtype)
+    if problem.op != "fused_linear":
+        return libraries.gemm(gemm, a, b, out, problem.attrs.get("scale", 1.0))
+    sums = libraries.gemm(gemm, a, b, a.runtime.empty(out_spec.shape, computed_as(a.dtype)[1]))
+    adding, sizes = _finishing(problem)
+    bias, residual = (*more, None)[:2]
+    arguments = (sums, *map(bits_of, (bias, residual, out)), np.int32(1), sizes)
+    a.runtime.each(adding, "finish", out.size, arguments)
+    return out
+
+
+@functools.lru_cache(4096)
+def _finishing(problem: Problem) -> tuple[Program, np.void]:
+    """What makes the result of a fused product out of its sums."""
+    product, finish = _product(problem), Finish(fused=True, activation=problem.attrs.activation)
+    adding = adding_program(storage_of(problem.inputs[0].dtype), "i8", finish)
+    assert adding is not None
+    return adding, _struct(product, "i8", product.depth, 1.0)
+
+
+def _seen(problem: Problem, a: DeviceArray, b: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+    """The operands from the first elements of their views on."""
     (_, _, of_a), (_, _, of_b) = problem.attrs.views
-    return _run(problem, _behind(a, of_a), _behind(b, of_b))
+    return _behind(a, of_a), _behind(b, of_b)
+
+
+def _run_viewed(problem: Problem, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+    return _run(problem, *_seen(problem, a, b))
+
+
+def _views_by_cublas(problem: Problem, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+    return _by_cublas(problem, *_seen(problem, a, b))
 
 
 def _behind(array: DeviceArray, first: int) -> DeviceArray:
@@ -409,8 +462,19 @@ def programs() -> Iterator[Program]:
     yield adding
 
 
-_ENTRIES = {"matmul": _run, "ordered_matmul": _run, "fused_linear": _run, "fused_matmul": _run_viewed}
-KERNELS: dict[str, tuple[Kernel, ...]] = {
-    op: (EagerKernel(f"cuda_{op}", run, one_rounding if op.startswith("ordered") else always),)
-    for op, run in _ENTRIES.items()
+def _for_cublas(problem: Problem) -> str | None:
+    """Why cuBLAS is not asked for a product. None if it is, where the device has it."""
+    dtype = storage_of(problem.inputs[0].dtype)
+    return None if takes(dtype) else f"{dtype} is computed by the own kernels"
+
+
+_RUNS = {
+    "matmul": (_by_cublas, _run),
+    "fused_linear": (_by_cublas, _run),
+    "fused_matmul": (_views_by_cublas, _run_viewed),
 }
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    op: (EagerKernel(f"cuda_cublas_{op}", by_cublas, _for_cublas), EagerKernel(f"cuda_{op}", own))
+    for op, (by_cublas, own) in _RUNS.items()
+}
+KERNELS["ordered_matmul"] = (EagerKernel("cuda_ordered_matmul", _run, one_rounding),)

@@ -53,6 +53,7 @@ class Runtime:
 
     name: str
     architecture: int  # compute capability times ten
+    libraries: Any = None  # NVIDIA's (libraries.Libraries), where there are any
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -92,6 +93,9 @@ class Runtime:
     ) -> None:
         """Launch a kernel; arguments are DeviceArrays, None for a null pointer, and NumPy scalars."""
         raise NotImplementedError
+
+    def name_memory(self, arrays: Sequence[Any]) -> None:
+        """Note arrays that the next launch of a library reads or writes; `start` notes its own arguments."""
 
     def wait(self) -> None:
         """Wait for all launches to end."""

@@ -1,0 +1,188 @@
+"""Convolutions by cuDNN through its graphs (the package nvidia-cudnn-frontend).
+
+A problem's graph is built once. Where cuDNN has none for it, that is remembered, and the own kernels compute it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import bfloat16, storage_of
+from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.packing import Packing, kept
+from megengine.kernels.cuda.tensor_cores import Precision
+from megengine.kernels.problem import Problem
+
+_TYPES = {np.dtype(np.float32): "FLOAT", np.dtype(np.float16): "HALF", bfloat16: "BFLOAT16"}
+# activation -> how a graph makes it
+_ACTIVATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "none": lambda graph, y: y,
+    "relu": lambda graph, y: graph.relu(y),
+    "relu6": lambda graph, y: graph.relu(y, upper_clip=6.0),
+    "sigmoid": lambda graph, y: graph.sigmoid(y),
+    "tanh": lambda graph, y: graph.tanh(y),
+    "silu": lambda graph, y: graph.swish(y),
+    "gelu": lambda graph, y: graph.gelu(y),
+}
+
+
+@functools.cache
+def installed() -> bool:
+    """Whether the package is there."""
+    return importlib.util.find_spec("cudnn") is not None
+
+
+def reason_against(problem: Problem) -> str | None:
+    """Why cuDNN is not asked for a convolution. None if it is."""
+    x, out, groups = problem.inputs[0], problem.outputs[0], problem.attrs.groups
+    dtype = storage_of(x.dtype)
+    if not installed():
+        return "nvidia-cudnn-frontend is not installed"
+    if dtype not in _TYPES:
+        return f"{dtype} is computed by the own kernels"
+    if problem.attrs.get("activation", "none") not in _ACTIVATIONS:
+        return f"no {problem.attrs.activation} in its graphs"
+    if not all(s.size for s in (*problem.inputs, out)):
+        return "no elements"
+    weight = out if problem.op.endswith("backward_weight") else problem.inputs[1]
+    depthwise = groups > 1 and weight.shape[1] == 1
+    return "the own kernels are for depthwise ones" if depthwise else None
+
+
+def _strides(shape: tuple[int, ...], *, last: bool) -> list[int]:
+    """Steps in elements of a dense value [N, C, *size], in rows or with channels last."""
+    steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    if not last:
+        return steps
+    _, c, *size = shape
+    return [math.prod(size) * c, 1, *(math.prod(size[axis + 1 :]) * c for axis in range(len(size)))]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A graph that is built: numbers of its inputs and of its result, bytes that it needs beside them."""
+
+    graph: Any
+    inputs: tuple[int, ...]
+    output: int
+    workspace: int
+
+
+class Graphs:
+    """The graphs of one device. `cudnn` is the package, `stream()` the stream that launches go to."""
+
+    def __init__(self, cudnn: Any, stream: Callable[[], int]) -> None:
+        self._cudnn, self._stream = cudnn, stream
+        self._handle = cudnn.create_handle()
+        self._graphs: dict[tuple[Problem, bool, bool], Graph | None] = {}
+
+    def of(self, problem: Problem, *, last: bool) -> Graph | None:
+        """The graph of a problem, with activations in rows or channels-last; None where cuDNN has none."""
+        key = (problem, last, Precision.tf32)
+        if key not in self._graphs:
+            try:
+                self._graphs[key] = self._built(problem, last=last)
+            except (self._cudnn.cudnnGraphNotSupportedError, NotImplementedError, RuntimeError, ValueError):
+                self._graphs[key] = None
+        return self._graphs[key]
+
+    def run(self, graph: Graph, arrays: tuple[DeviceArray, ...], out: DeviceArray) -> None:
+        """Launch a graph."""
+        runtime = out.runtime
+        space = runtime.empty((graph.workspace,), np.uint8)
+        runtime.name_memory((*arrays, out))
+        self._cudnn.set_stream(self._handle, self._stream())
+        given = {number: array.address for number, array in zip(graph.inputs, arrays, strict=True)}
+        given[graph.output] = out.address
+        graph.graph.execute(given, space.address, handle=self._handle)
+
+    def _built(self, problem: Problem, *, last: bool) -> Graph:
+        cudnn = self._cudnn
+        half = getattr(cudnn.data_type, _TYPES[storage_of(problem.inputs[0].dtype)])
+        graph = cudnn.pygraph(
+            io_data_type=half,
+            intermediate_data_type=cudnn.data_type.FLOAT,
+            compute_data_type=cudnn.data_type.FLOAT,
+            handle=self._handle,
+        )
+        inputs = self._inputs(graph, problem, half, last=last)
+        out = self._result(graph, problem, inputs)
+        shape = problem.outputs[0].shape
+        out.set_output(True).set_data_type(half).set_dim(list(shape)).set_stride(_strides(shape, last=last))
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        graph.deselect_numeric_notes(self._unwanted(problem))
+        graph.check_support()
+        graph.build_plans()
+        return Graph(graph, tuple(x.get_uid() for x in inputs), out.get_uid(), int(graph.get_workspace_size()))
+
+    def _inputs(self, graph: Any, problem: Problem, half: Any, *, last: bool) -> list[Any]:
+        """The tensors of the inputs; a bias is [1, O, 1, 1]."""
+        tensors = []
+        for number, spec in enumerate(problem.inputs):
+            shape = spec.shape
+            if len(shape) == 1:
+                shape = (1, *shape, *(1,) * (problem.inputs[0].ndim - 2))
+            steps = _strides(shape, last=last)
+            tensors.append(graph.tensor(name=f"input{number}", dim=list(shape), stride=steps, data_type=half))
+        return tensors
+
+    def _result(self, graph: Any, problem: Problem, inputs: list[Any]) -> Any:
+        op, attrs = problem.op, problem.attrs
+        geometry = {
+            "pre_padding": [before for before, _ in attrs.padding],
+            "post_padding": [after for _, after in attrs.padding],
+            "stride": list(attrs.stride),
+            "dilation": list(attrs.dilation),
+        }
+        x, w, *more = inputs
+        shape = list(problem.outputs[0].shape)
+        if op.endswith("backward_weight"):
+            return graph.conv_wgrad(image=x, loss=w, **geometry).set_dim(shape)
+        if op.endswith("backward_data") or "transpose" in op:
+            y = graph.conv_dgrad(loss=x, filter=w, **geometry).set_dim(shape)
+        else:
+            y = graph.conv_fprop(image=x, weight=w, **geometry)
+        if more:
+            y = graph.bias(y, more[0])
+        if len(more) > 1:
+            y = graph.add(y, more[1])
+        return _ACTIVATIONS[attrs.get("activation", "none")](graph, y)
+
+    def _unwanted(self, problem: Problem) -> list[Any]:
+        """Notes of plans that are not taken: results that differ from run to run, or float32 that is not."""
+        notes = self._cudnn.numerical_note
+        unwanted = [notes.NONDETERMINISTIC]
+        if problem.inputs[0].dtype == np.float32 and not Precision.tf32:
+            unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
+        return unwanted
+
+
+def computed(problem: Problem, arrays: tuple[DeviceArray, ...], *, last: bool) -> DeviceArray | None:
+    """The result by cuDNN; None where the device or cuDNN has no graph for it. Weights lie as the op says."""
+    runtime = arrays[0].runtime
+    graphs = None if runtime.libraries is None else runtime.libraries.graphs
+    graph = None if graphs is None else graphs.of(problem, last=last)
+    if graph is None:
+        return None
+    shape, weight = problem.outputs[0].shape, problem.op.endswith("backward_weight")
+    out = runtime.empty((shape[0], *shape[2:], shape[1]) if last else shape, arrays[0].dtype)
+    if last and not weight:
+        arrays = (arrays[0], kept(_turned(problem.inputs[1].shape), arrays[1]), *arrays[2:])
+    graphs.run(graph, arrays, out)
+    if last and weight:
+        out = Packing(shape[0], math.prod(shape[2:]), math.prod(shape[2:]), shape[1]).of(out).reshape(shape)
+    return out
+
+
+def _turned(shape: tuple[int, ...]) -> Packing:
+    """How weights [O, I, *kernel] become [O, *kernel, I]."""
+    return Packing(shape[0], shape[1], shape[1], math.prod(shape[2:]))

@@ -1,0 +1,314 @@
+"""What is asked of cuBLAS and cuDNN: stand-ins read the memory of the emulated GPU at the addresses that they get."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from cuda_checks import by_reference, narrowed, on_gpu, problem_of, same
+from emulated_gpu import EmulatedGpu
+
+from megengine.core.dtype import bfloat16
+from megengine.dispatch import get_op
+from megengine.kernels.cuda import convolution, cudnn_graphs, products
+from megengine.kernels.cuda.libraries import Libraries
+from megengine.kernels.cuda.runtime import installed
+from megengine.kernels.reference import conv
+
+_RNG = np.random.default_rng(0)
+_TYPES = {0: np.dtype(np.float32), 1: np.dtype(np.float64), 2: np.dtype(np.float16), 14: bfloat16}
+
+
+def at(address, shape, strides, dtype):
+    """The elements at an address, by steps in elements; writable."""
+    dtype = np.dtype(dtype)
+    span = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+    memory = (ctypes.c_char * (span * dtype.itemsize)).from_address(address)
+    flat = np.frombuffer(memory, dtype)
+    return np.lib.stride_tricks.as_strided(flat, shape, [s * dtype.itemsize for s in strides])
+
+
+class Blas:
+    """cuBLAS's gemmStridedBatchedEx on main memory, as its documentation states it: by columns."""
+
+    def __init__(self):
+        self.asked = []
+
+    def create(self):
+        return 1
+
+    def setMathMode(self, handle, mode):
+        assert (handle, mode) == (1, 16)
+
+    def setStream(self, handle, stream):
+        assert (handle, stream) == (1, 7)
+
+    def gemmStridedBatchedEx(self, handle, ta, tb, m, n, k, *given):
+        alpha, a, a_type, lda, sa, b, b_type, ldb, sb, beta, c, c_type, ldc, sc, count, compute, algo = given
+        assert handle == 1 and algo == -1 and a_type == b_type and compute == {1: 70}.get(a_type, 68)
+        assert lda >= max(1, k if ta else m) and ldb >= max(1, n if tb else k) and ldc >= max(1, m)
+        total = np.float64 if a_type == 1 else np.float32
+        alpha, beta = at(alpha, (1,), (1,), total)[0], at(beta, (1,), (1,), total)[0]
+        first = at(a, (count, m, k), (sa, lda, 1) if ta else (sa, 1, lda), _TYPES[a_type]).astype(total)
+        second = at(b, (count, k, n), (sb, ldb, 1) if tb else (sb, 1, ldb), _TYPES[b_type]).astype(total)
+        result = at(c, (count, m, n), (sc, 1, ldc), _TYPES[c_type])
+        assert beta == 0
+        result[...] = (alpha * (first @ second)).astype(result.dtype)
+        self.asked.append((m, n, k, count))
+
+
+@pytest.fixture
+def gpu():
+    made = EmulatedGpu()
+    made.libraries = Libraries(Blas(), None, lambda: 7)
+    return made
+
+
+def asked(gpu):
+    return gpu.libraries._blas.asked
+
+
+@pytest.mark.parametrize("op", ["matmul", "fused_matmul", "fused_linear"])
+def test_samples_by_cublas(gpu, op, monkeypatch):
+    monkeypatch.setattr(products, "_LEAST_FUSED", dict.fromkeys((2, 4, 8), 1))
+    products._gemm.cache_clear()
+    for sample in get_op(op).samples():
+        if sample.attrs.get("activation") in (None, "none", "relu"):
+            inputs = [narrowed(x) for x in sample.inputs]
+            found = on_gpu(op, inputs, sample.attrs, gpu=gpu)
+            same(found, by_reference(op, inputs, sample.attrs), rtol=1e-5, atol=1e-5)
+    assert asked(gpu)
+    products._gemm.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16, np.float32, np.float64], ids=str)
+@pytest.mark.parametrize("ta", [False, True])
+@pytest.mark.parametrize("tb", [False, True])
+def test_every_form_by_cublas(gpu, dtype, ta, tb):
+    for lead, rows, depth, columns in (((), 5, 7, 3), ((4,), 5, 7, 3), ((), 1, 7, 3), ((), 5, 7, 1), ((), 5, 1, 3)):
+        a = _RNG.integers(-4, 5, (*lead, *((depth, rows) if ta else (rows, depth)))).astype(dtype)
+        b = _RNG.integers(-4, 5, ((columns, depth) if tb else (depth, columns))).astype(dtype)
+        attrs = {"transpose_a": ta, "transpose_b": tb}
+        (wanted,) = by_reference("matmul", (a.astype(np.float64), b.astype(np.float64)), attrs)
+        same(on_gpu("matmul", (a, b), attrs, gpu=gpu), (wanted.astype(dtype),))
+    assert len(asked(gpu)) == 5
+
+
+def test_what_cublas_cannot_do_is_computed_by_own_kernels(gpu):
+    attrs = {"transpose_a": False, "transpose_b": False}
+    a, b = (_RNG.standard_normal(shape).astype(np.float32) for shape in ((2, 1, 3, 4), (5, 4, 2)))
+    same(on_gpu("matmul", (a, b), attrs, gpu=gpu), (a @ b,), rtol=1e-5, atol=1e-5)
+    integers = a.astype(np.int32), b.astype(np.int32)
+    same(on_gpu("matmul", integers, attrs, gpu=gpu), (integers[0] @ integers[1],))
+    assert gpu.launched and not asked(gpu)
+
+
+# ---------------------------------------------------------------- cuDNN
+
+
+class Tensor:
+    numbers = iter(range(1, 1 << 30))
+
+    def __init__(self, dim=None, stride=None, make=None):
+        self.dim, self.stride, self.make, self.uid = dim, stride, make, next(self.numbers)
+        self.type = None
+
+    def set_output(self, value):
+        assert value
+        return self
+
+    def set_data_type(self, value):
+        self.type = value
+        return self
+
+    def set_dim(self, value):
+        self.dim = value
+        return self
+
+    def set_stride(self, value):
+        self.stride = value
+        return self
+
+    def get_uid(self):
+        return self.uid
+
+
+class Pygraph:
+    """A graph of convolutions that is computed by the references, from and to main memory."""
+
+    def __init__(self, **types):
+        self.inputs, self.last, self.filtered = [], None, None
+
+    def tensor(self, name, dim, stride, data_type):
+        self.inputs.append(Tensor(dim, stride))
+        self.inputs[-1].type = data_type
+        return self.inputs[-1]
+
+    def _made(self, make):
+        self.last = Tensor(make=make)
+        return self.last
+
+    def _geometry(self, x, given):
+        pads = tuple(zip(given["pre_padding"], given["post_padding"], strict=True))
+        return {"stride": tuple(given["stride"]), "padding": pads, "dilation": tuple(given["dilation"])}
+
+    def conv_fprop(self, image, weight, **given):
+        def make(of):
+            groups = image.dim[1] // weight.dim[1]
+            return conv.convolution(of(image), of(weight), **self._geometry(image, given), groups=groups)
+
+        return self._made(make)
+
+    def conv_dgrad(self, loss, filter, **given):
+        def make(of):
+            size, groups = tuple(out.dim[2:]), out.dim[1] // filter.dim[1]
+            return conv.backward_data(of(loss), of(filter), size=size, **self._geometry(loss, given), groups=groups)
+
+        out = self._made(make)
+        return out
+
+    def conv_wgrad(self, image, loss, **given):
+        def make(of):
+            kernel, groups = tuple(out.dim[2:]), image.dim[1] // out.dim[1]
+            geometry = self._geometry(image, given)
+            return conv.backward_weight(of(image), of(loss), kernel=kernel, **geometry, groups=groups)
+
+        out = self._made(make)
+        return out
+
+    def bias(self, x, b):
+        return self._made(lambda of: of(x) + of(b))
+
+    add = bias
+
+    def relu(self, x):
+        return self._made(lambda of: np.maximum(of(x), 0))
+
+    def validate(self):
+        """Nothing."""
+
+    build_operation_graph = check_support = build_plans = validate
+
+    def create_execution_plans(self, modes):
+        assert modes == ["A", "FALLBACK"]
+
+    def deselect_numeric_notes(self, notes):
+        self.filtered = notes
+
+    def get_workspace_size(self):
+        return 64
+
+    def execute(self, given, workspace, handle):
+        assert handle == 3 and workspace
+
+        def of(tensor):
+            if tensor.make is not None:
+                return tensor.make(of)
+            return at(given[tensor.uid], tensor.dim, tensor.stride, tensor.type).astype(np.float64)
+
+        out = at(given[self.last.uid], self.last.dim, self.last.stride, self.last.type)
+        out[...] = self.last.make(of).astype(out.dtype)
+
+
+class Cudnn:
+    class cudnnGraphNotSupportedError(Exception):  # noqa: N801
+        pass
+
+    class data_type:  # noqa: N801
+        FLOAT, HALF, BFLOAT16 = np.dtype(np.float32), np.dtype(np.float16), bfloat16
+
+    class heur_mode:  # noqa: N801
+        A, FALLBACK = "A", "FALLBACK"
+
+    class numerical_note:  # noqa: N801
+        NONDETERMINISTIC, TENSOR_CORE, DOWN_CONVERT_INPUTS = "different", "tensor cores", "converted"
+
+    pygraph = Pygraph
+
+    def __init__(self):
+        self.streams = []
+
+    def create_handle(self):
+        return 3
+
+    def set_stream(self, handle, stream):
+        self.streams.append((handle, stream))
+
+
+@pytest.fixture
+def with_cudnn(monkeypatch):
+    monkeypatch.setattr(cudnn_graphs, "installed", lambda: True)
+    made = EmulatedGpu()
+    made.libraries = Libraries(Blas(), cudnn_graphs.Graphs(Cudnn(), lambda: 7), lambda: 7)
+    return made
+
+
+_GEOMETRY = {"stride": (2, 1), "padding": ((0, 1), (1, 0)), "dilation": (1, 2), "groups": 2}
+
+
+def _whole(dtype, *shape):
+    return _RNG.integers(-3, 4, shape).astype(dtype)
+
+
+def calls(dtype):
+    x, w, b = _whole(dtype, 2, 4, 7, 8), _whole(dtype, 6, 2, 3, 2), _whole(dtype, 6)
+    (y,) = by_reference("conv2d", (x.astype(np.float64), w.astype(np.float64)), _GEOMETRY)
+    ct = _whole(dtype, *y.shape)
+    yield "conv2d", (x, w), _GEOMETRY, (0,)
+    yield "conv2d", (x, w, b), _GEOMETRY, (0,)
+    yield "fused_conv2d", (x, w, b, ct), {**_GEOMETRY, "activation": "relu"}, (0, 3)
+    yield "conv2d_backward_data", (ct, w), {**_GEOMETRY, "size": x.shape[2:]}, (0,)
+    yield "conv2d_backward_weight", (x, ct), {**_GEOMETRY, "kernel": w.shape[2:]}, (0, 1)
+    transposed = {**_GEOMETRY, "output_padding": (1, 0)}
+    yield "conv_transpose2d", (ct, w, _whole(dtype, 4)), transposed, (0,)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, bfloat16], ids=str)
+def test_convolutions_by_cudnn(with_cudnn, dtype):
+    for op, inputs, attrs, activations in calls(dtype):
+        (wanted,) = by_reference(op, [x.astype(np.float64) for x in inputs], attrs)
+        wanted, problem = wanted.astype(dtype), problem_of(op, inputs, attrs)
+        assert cudnn_graphs.reason_against(problem) is None
+        with installed(with_cudnn) as gpu:
+            before = len(gpu.launched)
+            found = convolution._by_cudnn(problem, *map(gpu.upload, inputs)).numpy()
+            assert len(gpu.launched) == before, "an own kernel was launched"
+            same((found,), (wanted,))
+            last = [
+                np.ascontiguousarray(np.moveaxis(x, 1, -1)) if i in activations else x for i, x in enumerate(inputs)
+            ]
+            found = convolution._by_cudnn_last(problem, *map(gpu.upload, last)).numpy()
+            assert {file for file, _ in gpu.launched[before:]} <= {"channels.cu"}
+        same((found,), (wanted if op.endswith("weight") else np.moveaxis(wanted, 1, -1),))
+
+
+def test_float32_stays_float32_by_cudnn(with_cudnn):
+    (op, inputs, attrs, _), *_ = calls(np.float32)
+    graph = with_cudnn.libraries.graphs.of(problem_of(op, inputs, attrs), last=False)
+    assert graph.graph.filtered == ["different", "tensor cores", "converted"]
+
+
+def test_a_graph_that_cudnn_lacks_is_asked_for_once(with_cudnn, monkeypatch):
+    (op, inputs, attrs, _), *_ = calls(np.float16)
+    built = []
+
+    def refuse(graph):
+        built.append(graph)
+        raise Cudnn.cudnnGraphNotSupportedError("no engine")
+
+    monkeypatch.setattr(Pygraph, "check_support", refuse)
+    problem = problem_of(op, inputs, attrs)
+    with installed(with_cudnn) as gpu:
+        for _ in range(2):
+            convolution._by_cudnn(problem, *map(gpu.upload, inputs))
+    assert len(built) == 1 and gpu.launched
+
+
+def test_reasons_against_cudnn(monkeypatch):
+    x, w = _whole(np.float32, 1, 4, 5, 5), _whole(np.float32, 4, 1, 3, 3)
+    problem = problem_of("conv2d", (x, w), {**_GEOMETRY, "groups": 4})
+    monkeypatch.setattr(cudnn_graphs, "installed", lambda: False)
+    assert "not installed" in cudnn_graphs.reason_against(problem)
+    monkeypatch.setattr(cudnn_graphs, "installed", lambda: True)
+    assert "depthwise" in cudnn_graphs.reason_against(problem)
+    wide = problem_of("conv2d", (_whole(np.float64, 1, 4, 5, 5), _whole(np.float64, 4, 2, 3, 3)), _GEOMETRY)
+    assert "float64" in cudnn_graphs.reason_against(wide)
