@@ -41,6 +41,7 @@ _LEAST_FUSED = {2: 2048, 4: 64, 8: 1}
 Axis = tuple[int, int, int, int]  # size; steps of the left, of the right and of the result, in elements
 
 
+@functools.cache
 def computed_as(dtype: np.dtype) -> tuple[np.dtype, np.dtype]:
     """The dtypes of elements and of sums: floats sum as float32 or float64; integers without sign, which wrap alike."""
     dtype = np.dtype(dtype)
@@ -59,7 +60,10 @@ def macros_of(dtype: np.dtype) -> dict[str, str]:
 
 def bits_of(array: DeviceArray | None) -> DeviceArray | None:
     """An array as its kernel reads it: integers without sign."""
-    return None if array is None else array.view(computed_as(array.dtype)[0])
+    if array is None:
+        return None
+    wanted = computed_as(array.dtype)[0]
+    return array if wanted == array.dtype else array.view(wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,7 @@ class Finish:
 
     @property
     def macros(self) -> dict[str, Any]:
-        """The macros of epilogue.cuh."""
+        """The macros of finishing.cuh."""
         return {"FUSED": int(self.fused), "ACT": f"op_{self.activation}"}
 
 

@@ -10,7 +10,7 @@
 // channels are columns of the product, else 0 and places are; BY_TAPS 1 where a sum takes all channels of a
 // tap before the next tap, else 0.
 #pragma once
-#include "epilogue.cuh"
+#include "finishing.cuh"
 
 // n / by for n < 2^31, without a division
 struct Divisor {

@@ -1,7 +1,7 @@
 // A stack of products of matrices: where its operands and its results lie, for the kernels of products.cu and
 // tensor_products.cu. Macros: TYPE, ACC, INDEX (of places in a matrix, int or i64).
 #pragma once
-#include "epilogue.cuh"
+#include "finishing.cuh"
 
 constexpr int kAxes = 8;
 
