@@ -6,9 +6,10 @@ Kernels take and give dense channels-last arrays, `layer_last`; the eager calls 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class Tile:
     channels: int
     warp_pixels: int
     stages: int
+    blocks: int  # at once on a multiprocessor
     speed: float
 
     @property
@@ -49,11 +51,11 @@ class Tile:
 
 
 TILES = (
-    Tile(128, 128, 64, 3, 1.0),
-    Tile(128, 64, 64, 4, 0.85),
-    Tile(64, 64, 32, 4, 0.7),
-    Tile(128, 32, 32, 4, 0.6),
-    Tile(32, 32, 16, 4, 0.35),
+    Tile(128, 128, 64, 3, 2, 1.0),
+    Tile(128, 64, 64, 4, 3, 0.85),
+    Tile(64, 64, 32, 4, 4, 0.7),
+    Tile(128, 32, 32, 4, 4, 0.6),
+    Tile(32, 32, 16, 4, 8, 0.35),
 )
 
 
@@ -221,7 +223,8 @@ def _stored(dtype: Any) -> np.dtype:
     return np.dtype(np.uint8) if storage.itemsize == 1 else storage
 
 
-def _program(form: Form, x: Any, out: Any, residual: Any, *, eights: bool, size: int = 0) -> Program:
+def _program(form: Form, x: Any, out: Any, residual: Any | None, *, eights: bool, size: int = 0) -> Program:
+    given, residual = residual is not None, np.dtype(np.uint8) if residual is None else residual
     types = {"XT": type_name(storage_of(x)), "OUT": type_name(_stored(out)), "RT": type_name(_stored(residual))}
     if form.kernel == "cuda_depthwise":
         return program("int_depthwise.cu", ACROSS=4, INDEX=index_type(size), **types)
@@ -230,8 +233,10 @@ def _program(form: Form, x: Any, out: Any, residual: Any, *, eights: bool, size:
         sums = {"ACC": "i64" if wide else "int", "BYTES": int(not wide)}
         return program("int_direct.cu", INDEX=index_type(size), **sums, **types)
     tile = form.tile
-    sizes = {"BLOCK_M": tile.pixels, "BLOCK_N": tile.channels, "WARP_M": tile.warp_pixels, "STAGES": tile.stages}
-    return program("int_gemm.cu", GRAIN=form.grain, POINT=int(form.point), EIGHTS=int(eights), **sizes, **types)
+    sizes = {"BLOCK_M": tile.pixels, "BLOCK_N": tile.channels, "WARP_M": tile.warp_pixels}
+    sizes |= {"STAGES": tile.stages, "BLOCKS": tile.blocks, "GRAIN": form.grain}
+    modes = {"POINT": int(form.point), "RESIDUAL": int(given), "EIGHTS": int(eights)}
+    return program("int_gemm.cu", **sizes, **modes, **types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +267,7 @@ def _output(problem: Problem) -> tuple[Any, ...]:
 @functools.lru_cache(maxsize=4096)
 def _launch(problem: Problem, form: Form, pitch: int) -> Launch:
     g, x = geometry(problem), known_quantized(problem.inputs[0].dtype)
-    residual = problem.inputs[5].dtype if len(problem.inputs) > 5 else x
+    residual = problem.inputs[5].dtype if len(problem.inputs) > 5 else None
     size = max(problem.inputs[0].size, problem.outputs[0].size)
     unit = _program(form, x, problem.outputs[0].dtype, residual, eights=g.of_group * form.joined % 8 == 0, size=size)
     tail = (*map(np.int32, _window(g, pitch)), *_output(problem))
@@ -350,18 +355,25 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
 LAST = {"qconv2d": (EagerKernel("cuda_qconv2d_last", conv_last),)}
 
 
+def _tensor_core_programs() -> Iterator[Program]:
+    u8, s8, real = (np.dtype(t) for t in (np.uint8, np.int8, np.float32))
+    for tile, point, residual in itertools.product(TILES, (False, True), (None, u8)):
+        form = Form("cuda_conv_mma", 16, tile=tile, point=point)
+        yield _program(form, s8, u8, residual, eights=True)
+        yield _program(replace(form, grain=4), u8, u8, residual, eights=residual is None)
+    for tile in TILES:
+        yield _program(Form("cuda_conv_mma", 16, tile=tile, point=True), u8, real, None, eights=True)
+        yield _program(Form("cuda_conv_mma", 16, grain=8, tile=tile), s8, u8, u8, eights=False)
+
+
 def programs() -> Iterator[Program]:
-    """The programs of 8-bit and 16-bit layers in all forms, with residuals of the type of the results."""
+    """Programs of layers in all forms, with residuals of the type of the results."""
     yield from int_layout.programs()
     yield program("int_pack.cu")
+    yield from _tensor_core_programs()
     u8, s8, s16, real = (np.dtype(t) for t in (np.uint8, np.int8, np.int16, np.float32))
-    for x in (u8, s8):
-        for out in (u8, real):
-            yield _program(Form("cuda_depthwise", 1), x, out, u8, eights=True)
-            yield _program(Form("cuda_conv_tiles", 1), x, out, u8, eights=True)
-            for tile in TILES:
-                yield _program(Form("cuda_conv_mma", 16, tile=tile), x, out, u8, eights=True)
-        for grain in (4, 8):
-            yield _program(Form("cuda_conv_mma", 16, grain=grain, tile=TILES[0]), x, u8, u8, eights=False)
+    for x, out in itertools.product((u8, s8), (u8, real)):
+        yield _program(Form("cuda_depthwise", 1), x, out, u8, eights=True)
+        yield _program(Form("cuda_conv_tiles", 1), x, out, u8, eights=True)
     for out in (u8, s16, real):
         yield _program(Form("cuda_conv_tiles", 1), s16, out, s16, eights=True)

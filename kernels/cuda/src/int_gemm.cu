@@ -1,8 +1,10 @@
 // Integer convolution by tensor cores (sm_80 on), channels last, as a product [pixels, depth] x [depth, channels].
-// XT: u8 or s8; OUT: type of results, u8 for both kinds of 8 bits; RT: that of residuals, likewise. GRAIN: 16, 8 or 4, which
+// XT: u8 or s8; OUT: type of results, u8 for both kinds of 8 bits; RT: that of residuals, likewise; RESIDUAL: 1 where there
+// are some. GRAIN: 16, 8 or 4, which
 // divides the channels of a tap. EIGHTS: 1 where eight divides the channels of y. POINT: 1 for windows of one pixel without
 // stride or padding, where pixels of x are those of y. A block computes BLOCK_M pixels x BLOCK_N channels in warps of WARP_M x 32, 64 numbers of
-// depth a step, with STAGES buffers: while one is read, copies into the others are on their way.
+// depth a step, with STAGES buffers: while one is read, copies into the others are on their way. BLOCKS run
+// at once on a multiprocessor.
 // Weights [groups, rows, depth] are spread by cuda_pack, so that each thread has eight neighbouring channels of a pixel.
 #include "integer.cuh"
 #ifndef BARRIER
@@ -108,28 +110,60 @@ struct Copies {
 struct alignas(8 * sizeof(OUT)) Eight {
     OUT v[8];
 };
-struct alignas(8 * sizeof(RT)) EightResiduals {
-    RT v[8];
+struct alignas(8 * sizeof(RT)) EightResiduals {  // as words, which take fewer registers
+    unsigned words[2 * sizeof(RT)];
 };
 
-COC_FN void finish_eight(const Layer& layer, const Output& out, const float (&t)[8], int pixel, int channel) {
-    const i64 at = ((i64)pixel * layer.groups + blockIdx.z) * layer.of_group + channel;
-    if constexpr (EIGHTS) {
-        Eight results;
-        EightResiduals r;
-        if (layer.residual) r = *(const EightResiduals*)(layer.residual + at);
+// The last steps of a layer, with few operations: they are most of the time of a layer of few channels.
+struct Finish {
+    float ratio, lo, hi, zero;
+    int z_r, z_y;
+    unsigned turn;
+
+    COC_FN Finish(const Output& out)
+        : ratio(out.ratio), lo(out.lo), hi(out.hi), zero(8388608.f + (float)(out.z_r + (out.r_signed ? 128 : 0))), z_r(out.z_r),
+          z_y(out.z_y), turn(out.r_signed ? 0x80808080u : 0u) {}
+    // r - z_r. A byte is the last of the float 2^23 + byte; signed ones are turned into those 128 above.
+    COC_FN float centred(const EightResiduals& r, int e) const {
+        if constexpr (sizeof(RT) == 1)
+            return __fsub_rn(__uint_as_float(__byte_perm(r.words[e / 4] ^ turn, 0x4b000000u, 0x7650 + e % 4)), zero);
+        else
+            return (float)((int)(short)(r.words[e / 2] >> e % 2 * 16) - z_r);
+    }
+    COC_FN OUT of(float t, const EightResiduals& r, int e) const {
+        if constexpr (RESIDUAL) t = __fadd_rn(t, __fmul_rn(centred(r, e), ratio));
+        if constexpr ((float)(OUT)0.5f == 0.5f)
+            return t;  // a float result
+        else if constexpr (sizeof(OUT) == 4)
+            return (OUT)rounded(t, lo, hi, z_y);
+        else
+            return (OUT)(ROUND_LOW(fminf(fmaxf(t, lo), hi)) + z_y);
+    }
+};
+
+COC_FN EightResiduals residuals_at(const Layer& layer, i64 at, int channel) {
+    if constexpr (EIGHTS) return *(const EightResiduals*)(layer.residual + at);
+    EightResiduals r = {};
+    constexpr int per = 4 / sizeof(RT);
+    for (int e = 0; e < 8; e++)
+        if (channel + e < layer.of_group)
+            r.words[e / per] |= ((unsigned)layer.residual[at + e] & (sizeof(RT) == 1 ? 255u : 65535u)) << e % per * 8 * sizeof(RT);
+    return r;
+}
+COC_FN void put_eight(const Layer& layer, const Finish& finish, const float (&t)[8], const EightResiduals& r, i64 at, int channel) {
+    Eight results;
 #pragma unroll
-        for (int e = 0; e < 8; e++) results.v[e] = out.of<OUT>(layer.residual ? out.with(t[e], r.v[e]) : t[e]);
+    for (int e = 0; e < 8; e++) results.v[e] = finish.of(t[e], r, e);
+    if constexpr (EIGHTS) {
         *(Eight*)(layer.y + at) = results;
     } else {
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            if (channel + e < layer.of_group)
-                layer.y[at + e] = out.of<OUT>(layer.residual ? out.with(t[e], layer.residual[at + e]) : t[e]);
+            if (channel + e < layer.of_group) layer.y[at + e] = results.v[e];
     }
 }
 
-KERNEL_BLOCKS(cuda_conv_mma, THREADS, 512 / THREADS, const XT* x, const s8* weights, const int* b, const float* M, const float* B,
+KERNEL_BLOCKS(cuda_conv_mma, THREADS, BLOCKS, const XT* x, const s8* weights, const int* b, const float* M, const float* B,
               const RT* residual, OUT* y, int groups, int channels, int of_group, int rows, int depth, int z_x, int pixels,
               int tiles_n, WINDOW_PARAMETERS, OUTPUT_PARAMETERS) {
     SHARED_DYNAMIC(unsigned, tile);
@@ -138,7 +172,19 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, 512 / THREADS, const XT* x, const s8* weig
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_m = warp / WARPS_N, warp_n = warp % WARPS_N;
     const int first = (int)(blockIdx.x / tiles_n) * BLOCK_M;
     const int first_row = (int)(blockIdx.x % tiles_n) * BLOCK_N, steps = depth / 64;
+    const int channel = first_row + warp_n * 32 + lane % 4 * 8;  // the first of eight
+    const i64 place = (i64)blockIdx.z * rows + channel;
     int acc[WARP_M / 16][4][4] = {};
+    if (channel < rows) {  // sums begin with b
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const Four<int> four = *(const Four<int>*)(b + place + half * 4);
+#pragma unroll
+            for (int i = 0; i < WARP_M / 16; i++)
+#pragma unroll
+                for (int e = 0; e < 8; e++) acc[i][half * 2 + e / 4][e % 4] = four.v[e / 4 * 2 + e % 2];
+        }
+    }
     Copies copies;
     copies.begin(layer, v, first, first_row);
 #pragma unroll 1
@@ -150,6 +196,7 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, 512 / THREADS, const XT* x, const s8* weig
     const int row_x = warp_m * WARP_M + lane % 16, chunk_x = lane / 16;
     const int row_w = warp_n * 32 + lane / 16 * 8 + lane % 8, chunk_w = lane / 8 % 2;
     int reading = 0, writing = STAGES - 1;
+#pragma unroll 1
     for (int step = 0; step < steps; step++) {
         cp_async_wait<STAGES - 2>();
         BARRIER();  // the copies of all threads are there, and nobody reads what was read a step ago
@@ -175,22 +222,30 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, 512 / THREADS, const XT* x, const s8* weig
         }
         reading = reading + 1 == STAGES ? 0 : reading + 1;
     }
-    const int channel = first_row + warp_n * 32 + lane % 4 * 8;
     if (channel >= of_group) return;
     const Output out = OUTPUT;
-    const i64 place = (i64)blockIdx.z * rows + channel;
-    int bs[8];
+    const Finish finish(out);
+    const i64 image = (i64)groups * of_group, own = (i64)blockIdx.z * of_group + channel;
+    const int top = first + warp_m * WARP_M + lane / 4;  // pixel of the first row of results; eight rows on stands the next
+    const int count = pixels - top;
+    EightResiduals r[WARP_M / 8] = {};
+    if constexpr (RESIDUAL) {  // all at once, so that none waits for another
+#pragma unroll
+        for (int i = 0; i < WARP_M / 8; i++)
+            if (i * 8 < count) r[i] = residuals_at(layer, (top + i * 8) * image + own, channel);
+    }
     float Ms[8], Bs[8];
 #pragma unroll
-    for (int e = 0; e < 8; e++) bs[e] = b[place + e], Ms[e] = M[place + e], Bs[e] = B[place + e];
+    for (int half = 0; half < 2; half++) {
+        const Four<float> factors = *(const Four<float>*)(M + place + half * 4), shifts = *(const Four<float>*)(B + place + half * 4);
 #pragma unroll
-    for (int i = 0; i < WARP_M / 16; i++)
+        for (int e = 0; e < 4; e++) Ms[half * 4 + e] = factors.v[e], Bs[half * 4 + e] = shifts.v[e];
+    }
 #pragma unroll
-        for (int below = 0; below < 2; below++) {
-            const int pixel = first + warp_m * WARP_M + i * 16 + below * 8 + lane / 4;
-            float t[8];
+    for (int i = 0; i < WARP_M / 8; i++) {
+        float t[8];
 #pragma unroll
-            for (int e = 0; e < 8; e++) t[e] = scaled(acc[i][e / 2][below * 2 + e % 2], bs[e], Ms[e], Bs[e]);
-            if (pixel < pixels) finish_eight(layer, out, t, pixel, channel);
-        }
+        for (int e = 0; e < 8; e++) t[e] = SCALE_AND_SHIFT((float)acc[i / 2][e / 2][i % 2 * 2 + e % 2], Ms[e], Bs[e]);
+        if (i * 8 < count) put_eight(layer, finish, t, r[i], (top + i * 8) * image + own, channel);
+    }
 }

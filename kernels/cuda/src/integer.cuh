@@ -1,7 +1,12 @@
 // The steps of docs/integer-arithmetic.md that all integer kernels share. Every operation rounds once: no fma.
 #pragma once
-#ifndef ROUND
+// ROUND: half to even. ROUND_LOW: the same, right in the low 16 bits, of numbers between -2^22 and 2^22: beside 1.5 * 2^23
+// a float has no bits for fractions.
+#ifdef ROUND
+#define ROUND_LOW ROUND
+#else
 #define ROUND __float2int_rn
+#define ROUND_LOW(t) __float_as_uint(__fadd_rn(t, 12582912.f))
 #endif
 
 // What places of elements are computed with: INDEX is unsigned where all are below 2^31, since 64-bit divisions are slow.

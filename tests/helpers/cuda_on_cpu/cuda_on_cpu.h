@@ -376,6 +376,12 @@ inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline int __float2int_rz(float v) { return v != v ? 0 : v >= 2147483648.f ? INT32_MAX : v < -2147483648.f ? INT32_MIN : int(v); }
 inline int __float2int_rn(float v) { return __float2int_rz(std::nearbyint(v)); }
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s) {
+    const unsigned char* const of[2] = {reinterpret_cast<unsigned char*>(&a), reinterpret_cast<unsigned char*>(&b)};
+    unsigned out = 0;
+    for (int i = 0; i < 4; i++) out |= unsigned(of[s >> (4 * i + 2) & 1][s >> 4 * i & 3]) << 8 * i;
+    return out;
+}
 inline unsigned __float_as_uint(float f) { unsigned u; return memcpy(&u, &f, 4), u; }
 inline int __popc(unsigned u) { return __builtin_popcount(u); }
 inline int __popcll(unsigned long long u) { return __builtin_popcountll(u); }
