@@ -23,6 +23,7 @@ from megengine.traced_module.ir.node import TensorNode
 
 LAST = (0, 2, 3, 1)  # axes in the order in which they lie in memory
 _MOVED = {1: 3, 2: 1, 3: 2}  # of an axis in rows: where it is channels-last
+_MEANS = ("mean", "qmean")
 _TURNED = (2, 4, 1)  # sizes of elements that are turned from one layout to the other
 
 
@@ -71,10 +72,11 @@ def _turn_constant(array: np.ndarray) -> np.ndarray:
 def turned_op(expr: Apply, problem: Problem, pointwise: frozenset[str]) -> Turned | None:
     """An op of `pointwise` on channels-last values; None if it is none of them, or its operands do not allow it.
 
-    Operands with four axes lie channels-last. Others are constants, which are turned, or single numbers.
+    Operands with four axes lie channels-last. Others are constants, which are turned, or single numbers. A mean of each
+    channel may have two axes, which lie in rows.
     """
     attrs = _turned_attrs(problem, pointwise)
-    if attrs is None or not all(turnable(s) for s in problem.outputs):
+    if attrs is None or not all(turnable(s) or s.ndim == 2 for s in problem.outputs):
         return None
     inputs, constants = [], {}
     for i, (node, spec) in enumerate(zip(expr.inputs, problem.inputs, strict=True)):
@@ -89,7 +91,7 @@ def turned_op(expr: Apply, problem: Problem, pointwise: frozenset[str]) -> Turne
             inputs.append(TensorSpec(turned_shape(spec.shape), spec.dtype, spec.device))
         else:
             return None
-    outputs = [TensorSpec(turned_shape(s.shape), s.dtype, s.device) for s in problem.outputs]
+    outputs = [TensorSpec(turned_shape(s.shape), s.dtype, s.device) if s.ndim == 4 else s for s in problem.outputs]
     return Turned(Problem(problem.op, inputs, outputs, attrs), constants)
 
 
@@ -100,7 +102,14 @@ def _turned_attrs(problem: Problem, pointwise: frozenset[str]) -> dict[str, Any]
         return None if getattr(dtype, "axis", None) is not None else attrs
     if problem.op in ("concat", "split") and attrs.get("axis", 0) % 4 and all(s.ndim == 4 for s in problem.inputs):
         return {**attrs, "axis": _MOVED[attrs["axis"] % 4]}
+    if problem.op in _MEANS and problem.inputs[0].ndim == 4 and _of_space(attrs.get("axis")):
+        return {**attrs, "axis": (1, 2)}
     return None
+
+
+def _of_space(axis: Any) -> bool:
+    """Whether a mean is that of each channel."""
+    return isinstance(axis, tuple) and {a % 4 for a in axis} == {2, 3}
 
 
 def prefers_last(nodes: Iterable[TensorNode], lies: Callable[[TensorNode], bool]) -> bool:

@@ -16,7 +16,7 @@ from megengine.core.errors import DeviceError, DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import runner
-from megengine.kernels.cuda import elementwise, int_layout, int_pointwise
+from megengine.kernels.cuda import elementwise, int_layers, int_layout, int_pointwise
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.runtime import Recording, runtime_of
 from megengine.kernels.problem import Problem
@@ -37,6 +37,7 @@ from megengine.traced_module.moving import move
 from megengine.traced_module.passes import run_passes
 from megengine.traced_module.passes.activations import name_activations
 
+POOLS = ("max_pool2d", "avg_pool2d", "qavg_pool2d")  # they lie as their operand does, since moving it takes as long
 POINTWISE = frozenset({*elementwise.KERNELS, *int_pointwise.KERNELS})
 
 
@@ -85,7 +86,8 @@ class _Builder:
         self.device, self.runtime = device, runtime_of(device)
         self.steps: list[_Step] = []
         self.values: list[DeviceArray | None] = []  # constants are there, others come when they are computed
-        self.place: dict[tuple[int, bool], int] = {}  # value, whether channels-last -> number
+        # value, whether channels-last (or the channels in memory, where these are more than it has) -> number
+        self.place: dict[tuple[int, int], int] = {}
         self.inputs = [self._put(node, last=False) for node in graph.inputs]
         for expr in graph.exprs():
             if isinstance(expr, Apply):
@@ -119,6 +121,20 @@ class _Builder:
                 self.steps.append(_Step(info, turn, [source], [self.place[key]]))
         return self.place[key]
 
+    def _pitched(self, node: TensorNode, pitch: int) -> int:
+        """The number of a channels-last value with as many channels in memory as its layer likes to read."""
+        channels = node.spec.shape[1]
+        if pitch == channels or (id(node), False) not in self.place:
+            return self._get(node, last=True)
+        key = (id(node), pitch)
+        if key not in self.place:
+            source = self._get(node, last=False)
+            self.place[key] = self._new()
+            info = StepInfo("to_channels_last", node.name, "cuda_turn", "")
+            turn = partial(int_layout.to_last, pitch=pitch)
+            self.steps.append(_Step(info, turn, [source], [self.place[key]]))
+        return self.place[key]
+
     def _problem(self, expr: Apply) -> Problem:
         def here(nodes: Iterable[Any]) -> list[TensorSpec]:
             return [TensorSpec(n.spec.shape, n.spec.dtype, self.device) for n in nodes]
@@ -129,14 +145,17 @@ class _Builder:
         problem = self._problem(expr)
         moving = [i for i, n in enumerate(expr.inputs) if n.spec.ndim == 4 and not isinstance(n.expr, Constant)]
         kernel = last_kernel(problem, moving)
-        if kernel is not None:
+        usable = family(expr.op).candidates(problem)
+        follows = expr.op in POOLS and usable and not prefers_last(expr.inputs, self._lies_last)
+        if kernel is not None and not follows:
             reads = [self._get(n, last=i in moving) for i, n in enumerate(expr.inputs)]
+            if expr.op == "qconv2d":
+                reads[0] = self._pitched(expr.inputs[0], int_layers.useful_pitch(problem))
             self._step(expr, problem, kernel.name, partial(kernel.run, problem), reads, last=True)
             return
         if self._turned(expr, problem):
             return
         reads = [self._get(n, last=False) for n in expr.inputs]
-        usable = family(expr.op).candidates(problem)
         name = usable[0].name if usable else "in float32" if expr.record.widens(problem.inputs) else "processor"
         run = runner(expr.record, problem, len(problem.outputs) == 1)
         self._step(expr, problem, name, run, reads, last=False)
@@ -164,10 +183,10 @@ class _Builder:
         info = StepInfo(expr.op, expr.name, kernel, str(expr.meta.get("module", "")))
         if kernel == "processor":
             info.rejected = [row for row in family(expr.op).explain(problem) if row[1] != "usable"]
-        writes = [self._put(node, last=last) for node in expr.outputs]
+        writes = [self._put(node, last=last and node.spec.ndim == 4) for node in expr.outputs]
         self.steps.append(_Step(info, run, reads, writes))
         for node in expr.outputs:
-            if last and one_layout(node.spec):  # the same bytes in rows
+            if last and node.spec.ndim == 4 and one_layout(node.spec):  # the same bytes in rows
                 self._also_rows(node)
 
     def _also_rows(self, node: TensorNode) -> None:
