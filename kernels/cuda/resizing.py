@@ -41,23 +41,24 @@ def _program(dtype: np.dtype, axes: int) -> Program:
 
 
 @functools.lru_cache(maxsize=4096)
-def _sizes(of_x: tuple[int, ...], size: tuple[int, ...], taps_: int) -> np.ndarray:
-    axes = len(size)
-    made = np.zeros((), np.dtype([("taps", "i4"), ("from", "i4", (axes,)), ("to", "i4", (axes,))]))
-    made["taps"], made["from"], made["to"] = taps_, of_x, size
+def _sizes(of_x: tuple[int, ...], size: tuple[int, ...], taps_: int, inner: int) -> np.ndarray:
+    fields = [("taps", "i4"), ("inner", "i4"), *((name, "i4", (len(size),)) for name in ("from", "to"))]
+    made = np.zeros((), np.dtype(fields))
+    made["taps"], made["inner"], made["from"], made["to"] = taps_, inner, of_x, size
     return made
 
 
-def _resize(problem: Problem, x: DeviceArray) -> DeviceArray:
+def _resize(problem: Problem, x: DeviceArray, *, last: bool = False) -> DeviceArray:
+    """The picture in another size; with `last` of x [N,H,W,C] -> [N,H,W,C], where the problem says [N,C,H,W]."""
     attrs, spec = problem.attrs, problem.outputs[0]
-    size, runtime = attrs["size"], x.runtime
-    out = runtime.empty(spec.shape, x.dtype)
+    size, runtime, of_x = attrs["size"], x.runtime, problem.inputs[0].shape
+    out = runtime.empty((spec.shape[0], *size, spec.shape[1]) if last else spec.shape, x.dtype)
     axes, whole = len(size), x.dtype in _INTEGERS
     weights = np.dtype(np.int32 if whole else np.float64 if x.dtype == np.float64 else np.float32)
-    lengths = zip(x.shape[2:], size, strict=True)
+    lengths = zip(of_x[2:], size, strict=True)
     tables = [_tables(runtime, n, m, attrs["mode"], attrs["corners"], weights, axes) for n, m in lengths]
     missing = [None] * (_MOST_AXES - axes)
-    sizes = _sizes(x.shape[2:], size, tables[0][0].shape[1])
+    sizes = _sizes(of_x[2:], size, tables[0][0].shape[1], of_x[1] if last else 1)
     arguments = [out, x, *(t[0] for t in tables), *missing, *(t[1] for t in tables), *missing, sizes]
     kernel = "resize"
     if whole:
@@ -110,6 +111,12 @@ def _few_axes(problem: Problem) -> str | None:
     return None if known else f"pictures of {dtype}"
 
 
+def _pictures(problem: Problem) -> str | None:
+    """Refuses what has no channels-last form: others than two axes of space."""
+    axes = len(problem.attrs["size"])
+    return _few_axes(problem) if axes == 2 else f"{axes} axes are resized in rows"
+
+
 def _plain(problem: Problem) -> str | None:
     """Leaves halves to float32, which the dispatch converts to: results between the axes are not rounded."""
     dtype = problem.inputs[0].dtype
@@ -129,3 +136,4 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "resize": (EagerKernel("cuda_resize", _resize, _few_axes),),
     "resize_backward": (EagerKernel("cuda_resize_backward", _resize_backward, _plain),),
 }
+LAST = {"resize": (EagerKernel("cuda_resize_last", functools.partial(_resize, last=True), _pictures),)}

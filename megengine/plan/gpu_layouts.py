@@ -24,11 +24,12 @@ from megengine.traced_module.ir.node import TensorNode
 LAST = (0, 2, 3, 1)  # axes in the order in which they lie in memory
 _MOVED = {1: 3, 2: 1, 3: 2}  # of an axis in rows: where it is channels-last
 _MEANS = ("mean", "qmean")
+_BY_AXIS = {"pad": ("widths",), "slice": ("starts", "stops", "steps"), "fused_repeat": ("counts",)}  # one for each axis
 _TURNED = (2, 4, 1)  # sizes of elements that are turned from one layout to the other
 
 
-def turned_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the channels-last array of a value."""
+def turned_shape(shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The shape of the channels-last array of a value; what belongs to each axis, in the order of its axes."""
     return tuple(shape[axis] for axis in LAST)
 
 
@@ -104,6 +105,10 @@ def _turned_attrs(problem: Problem, pointwise: frozenset[str]) -> dict[str, Any]
         return {**attrs, "axis": _MOVED[attrs["axis"] % 4]}
     if problem.op in _MEANS and problem.inputs[0].ndim == 4 and _of_space(attrs.get("axis")):
         return {**attrs, "axis": (1, 2)}
+    if problem.op == "transpose" and problem.inputs[0].ndim == 4:
+        return {"perm": tuple(LAST.index(attrs["perm"][axis]) for axis in LAST)}
+    if problem.op in _BY_AXIS and problem.inputs[0].ndim == 4:
+        return {k: turned_shape(v) if k in _BY_AXIS[problem.op] else v for k, v in attrs.items()}
     return None
 
 

@@ -37,7 +37,8 @@ from megengine.traced_module.moving import move
 from megengine.traced_module.passes import run_passes
 from megengine.traced_module.passes.activations import name_activations
 
-POOLS = ("max_pool2d", "avg_pool2d", "qavg_pool2d")  # they lie as their operand does, since moving it takes as long
+# They lie as their operand does, since moving it takes as long as they do.
+FOLLOWING = ("max_pool2d", "avg_pool2d", "qavg_pool2d", "resize")
 POINTWISE = frozenset({*elementwise.KERNELS, *int_pointwise.KERNELS})
 
 
@@ -146,7 +147,7 @@ class _Builder:
         moving = [i for i, n in enumerate(expr.inputs) if n.spec.ndim == 4 and not isinstance(n.expr, Constant)]
         kernel = last_kernel(problem, moving)
         usable = family(expr.op).candidates(problem)
-        follows = expr.op in POOLS and usable and not prefers_last(expr.inputs, self._lies_last)
+        follows = expr.op in FOLLOWING and usable and not prefers_last(expr.inputs, self._lies_last)
         if kernel is not None and not follows:
             reads = [self._get(n, last=i in moving) for i, n in enumerate(expr.inputs)]
             if expr.op == "qconv2d":

@@ -138,6 +138,38 @@ def test_half_precision_lies_channels_last(net):
     assert kernels.count("cuda_turn") == 1, plan.describe()
 
 
+class Moving(M.Module):
+    """Between two convolutions pictures get a border, lose columns, are resized, repeated and turned on their side."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = M.Conv2d(3, 8, 3, 1, 1), M.Conv2d(8, 8, 3, 1, 1)
+
+    def forward(self, x):
+        y = F.relu(self.conv1(x))
+        y = F.nn.pad(y, ((0, 0), (0, 0), (1, 2), (0, 1)))
+        y = y[:, :, :, 1::2]
+        y = F.vision.interpolate(y, size=(7, 5))
+        y = F.transpose(F.repeat(y, 2, 3), (0, 1, 3, 2))
+        return self.conv2(y)
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["integers", "halves"])
+def test_moves_between_layers_stay_channels_last(half):
+    net, x = Moving().eval(), values(2, 3, 6, 6)
+    if half:
+        for tensor in net.parameters():
+            tensor._reset(tensor.astype("float16"))
+        x = x.astype(np.float16)
+    graph = traced(net, x) if half else quantize_model(traced(net, x), [x]).integer_graph
+    plan = compile_plan(graph, device="gpu0")
+    if half:
+        np.testing.assert_allclose(plan(x)[0], compile_plan(graph)(x)[0], rtol=1e-2, atol=1e-2)
+    else:
+        np.testing.assert_array_equal(plan(x)[0], interpret(graph, [mge.tensor(x)])[0].numpy())
+    assert [s.kernel for s in plan.steps].count("cuda_turn") == 2, plan.describe()
+
+
 def test_what_kernels_refuse_is_raised_at_every_run():
     class Pick(M.Module):
         def forward(self, x, i):

@@ -1,10 +1,10 @@
 // Pictures in other sizes. TYPE: that of elements; WEIGHT and SUM: of weights and sums. AXES: 1, 2 or 3. Along each axis
 // an element is a sum of `taps` others, named by index [length, taps], times weight [length, taps]; the axes are summed
-// over in their order.
+// over in their order. `inner` elements lie side by side at each place.
 #include "dividing.cuh"
 
 struct Sizes {
-    int taps;
+    int taps, inner;
     int from[AXES], to[AXES];
 };
 
@@ -14,7 +14,7 @@ COC_FN SUM summed(const TYPE* x, const int* const (&index)[AXES], const WEIGHT* 
     if constexpr (AXIS < 0) {
         return (SUM)widen(*x) - (SUM)shift;
     } else {
-        int apart = 1;
+        int apart = sizes.inner;
 #pragma unroll
         for (int axis = AXIS + 1; axis < AXES; axis++) apart *= sizes.from[axis];
         SUM total = 0;
@@ -30,7 +30,8 @@ COC_FN SUM summed(const TYPE* x, const int* const (&index)[AXES], const WEIGHT* 
 
 COC_FN SUM resized(const TYPE* x, const int* i0, const int* i1, const int* i2, const WEIGHT* w0, const WEIGHT* w1,
                    const WEIGHT* w2, const Sizes& sizes, i64 i, int shift) {
-    i64 left = i, picture = 1;
+    i64 left = i, picture = sizes.inner;
+    const int column = (int)split_off(left, sizes.inner);
     int at[AXES];
 #pragma unroll
     for (int axis = AXES - 1; axis >= 0; axis--) {
@@ -43,7 +44,7 @@ COC_FN SUM resized(const TYPE* x, const int* i0, const int* i1, const int* i2, c
     const WEIGHT* weight[AXES];
 #pragma unroll
     for (int axis = 0; axis < AXES; axis++) index[axis] = all_indices[axis], weight[axis] = all_weights[axis];
-    return summed<AXES - 1>(x + left * picture, index, weight, sizes, at, shift);
+    return summed<AXES - 1>(x + left * picture + column, index, weight, sizes, at, shift);
 }
 
 KERNEL(resize, TYPE* out, const TYPE* x, const int* i0, const int* i1, const int* i2, const WEIGHT* w0,

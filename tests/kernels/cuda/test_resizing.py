@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from cuda_checks import by_reference, narrowed, on_gpu, same
+from cuda_checks import by_reference, narrowed, on_gpu, parts, problem_of, same
+from emulated_gpu import EmulatedGpu
 
 from megengine.core.dtype import bfloat16, quantized
 from megengine.dispatch import get_op
 from megengine.kernels.cuda import resizing
+from megengine.kernels.cuda.runtime import installed
 from megengine.tensor import Tensor
 
 
@@ -53,3 +55,19 @@ def test_integers_on_their_own_scale(name, zero):
     # sums that are halves of a step: twice the size in the middle of two neighbours
     steps = Tensor._wrap((np.arange(8) * 3 - 9 + zero).astype(dtype.storage).reshape(1, 1, 8), dtype)
     check("resize", (steps,), size=(15,), mode="linear", corners=True)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+def test_channels_last(mode):
+    attrs = {"size": (7, 3), "mode": mode, "corners": False}
+    values = np.random.default_rng(0).integers(0, 256, (2, 5, 4, 6)).astype(np.uint8)
+    for x in (Tensor._wrap(values, quantized("quint8", 0.5, 7)), numbers(2, 5, 4, 6).astype(np.float16)):
+        problem, (wanted,) = problem_of("resize", (x,), attrs), on_gpu("resize", (x,), attrs)
+        (kernel,) = resizing.LAST["resize"]
+        assert kernel.usable(problem) is None
+        with installed(EmulatedGpu()) as gpu:
+            rows = np.ascontiguousarray(parts(x)[0].transpose(0, 2, 3, 1))
+            found = kernel.run(problem, gpu.upload(rows)).numpy()
+        same((found.transpose(0, 3, 1, 2),), (wanted,))
+    line = problem_of("resize", (numbers(2, 5, 4),), {**attrs, "size": (7,)})
+    assert kernel.usable(line) == "1 axes are resized in rows"
