@@ -37,7 +37,7 @@ def _prepared(problem: Problem, aligned: bool) -> tuple[str, int, int, tuple[Any
     wide = aligned and n % (16 // size) == 0
     suffix, units = ("_wide", n * size // 16) if wide else ("", n)
     options = (np.int32(a.centred), np.int32(a.reciprocal), _number(x.dtype, n), _number(x.dtype, a.eps))
-    loads = (1, 4) if wide else (4, 16)
+    loads = (1, 4) if wide else (4, 8)
     if units <= 32 * loads[1]:
         lanes = min(32, power_of_two(units))
         fitting = next(k for k in loads if units <= lanes * k)

@@ -249,17 +249,17 @@ COC_FN void threads(const SRC* x, const int* from, DST* y, int* where, i64 outer
 
 #define ARRAYS const SRC *x, const int *from, DST *y, int *where
 #define WAYS(suffix, V)                                                                                                       \
-    KERNEL_BOUNDS(cuda_reduce_groups##suffix, BLOCK, ARRAYS, i64 rows, i64 pieces, i64 n, int shift, i64 divisor) {           \
+    KERNEL_BLOCKS(cuda_reduce_groups##suffix, BLOCK, 1, ARRAYS, i64 rows, i64 pieces, i64 n, int shift, i64 divisor) {           \
         groups<V>(x, from, y, where, rows, pieces, n, shift, divisor);                                                        \
     }                                                                                                                         \
-    KERNEL_BOUNDS(cuda_reduce_rows##suffix, BLOCK, ARRAYS, i64 rows, i64 pieces, i64 n, int splits, i64 chunk, i64 divisor) { \
+    KERNEL_BLOCKS(cuda_reduce_rows##suffix, BLOCK, 1, ARRAYS, i64 rows, i64 pieces, i64 n, int splits, i64 chunk, i64 divisor) { \
         block_rows<V>(x, from, y, where, rows, pieces, n, splits, chunk, divisor);                                            \
     }                                                                                                                         \
-    KERNEL_BOUNDS(cuda_reduce_columns##suffix, BLOCK, ARRAYS, i64 n, i64 inner, int tiles, int splits, i64 chunk,             \
+    KERNEL_BLOCKS(cuda_reduce_columns##suffix, BLOCK, 1, ARRAYS, i64 n, i64 inner, int tiles, int splits, i64 chunk,             \
                   i64 divisor) {                                                                                              \
         columns<V>(x, from, y, where, n, inner, tiles, splits, chunk, divisor);                                               \
     }                                                                                                                         \
-    KERNEL_BOUNDS(cuda_reduce_threads##suffix, BLOCK, ARRAYS, i64 outer, i64 n, i64 inner, i64 divisor) {                     \
+    KERNEL_BLOCKS(cuda_reduce_threads##suffix, BLOCK, 1, ARRAYS, i64 outer, i64 n, i64 inner, i64 divisor) {                     \
         threads<V>(x, from, y, where, outer, n, inner, divisor);                                                              \
     }
 WAYS(, 1)

@@ -132,7 +132,7 @@ COC_FN void long_row(const T* x, const T* factor, const T* shift, T* y, i64 n, O
         long_row<V, (sizeof(T) == 8 ? 1 : K < 4 ? K : 4)>(x, factor, shift, y, n, {centred, reciprocal, count, eps}); \
     }
 LANES(_4, 1, 4)
-LANES(_16, 1, 16)
+LANES(_8, 1, 8)
 LANES(_wide_1, WIDE, 1)
 LANES(_wide_4, WIDE, 4)
 BLOCKS(, 1, (sizeof(T) == 8 ? 8 : 16))
