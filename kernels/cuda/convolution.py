@@ -19,7 +19,6 @@ from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.conv_geometry import Layout, Window, backward, forward, layout_of, packed
 from megengine.kernels.cuda.packing import Packing, kept
 from megengine.kernels.cuda.products import (
-    ACTIVATIONS,
     THREADS,
     Finish,
     bits_of,
@@ -36,6 +35,7 @@ from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
 
 _FEW = 8  # channels of a group that a tile would be wasted on
+DEPTHWISE = (np.dtype(np.float32), np.dtype(np.float16), bfloat16)  # whose weights are packed
 _MOST_PLACES = (1 << 31) - 1  # that are numbered in 32 bits
 
 
@@ -149,6 +149,9 @@ def _plan(problem: Problem, last: bool, architecture: int, tf32: bool) -> Plan:
     lies = layout_of(_seen(x.shape, last=last), groups, last=last)
     becomes = layout_of(_seen(y.shape, last=last), groups, last=last)
     make = backward if turned else forward
+    one_each = lies.channels == becomes.channels == 1 and groups % wide(dtype) == 0
+    if last and one_each and not ordered and architecture and dtype in DEPTHWISE:
+        return _depthwise(make(lies, becomes, kernel, attrs), dtype, finish)
     if ordered or becomes.channels < _FEW or not on_tensor_cores(dtype, architecture):
         windows = make(lies, becomes, kernel, attrs)
         skips = ordered and turned
@@ -161,6 +164,17 @@ def _plan(problem: Problem, last: bool, architecture: int, tf32: bool) -> Plan:
     else:
         of_weight = Packing(w.shape[0], lies.channels, taken.channels, taps)
     return Plan(launches, (_packing(lies, wide(dtype), last=last), of_weight), wide=True)
+
+
+def _depthwise(windows: list[Window], dtype: np.dtype, finish: Finish) -> Plan:
+    """The plan of one channel to one channel, with channels last: neighbouring channels by one thread."""
+    launches, groups = [], windows[0].y.groups
+    for window in windows:
+        made = single_program(dtype, window.index, finish, last=True)
+        blocks = min(-(-window.places * groups // wide(dtype) // THREADS), 1 << 16)
+        launches.append(Launch(made, "convolve_depthwise", (blocks,), window.struct()))
+    taps = windows[0].weight[0]
+    return Plan(tuple(launches), (None, Packing(1, groups, groups, taps)), wide=True)
 
 
 def _seen(shape: tuple[int, ...], *, last: bool) -> tuple[int, ...]:
@@ -294,9 +308,9 @@ def _in_order(problem: Problem) -> str | None:
 def programs() -> Iterator[Program]:
     """Variants that are compiled in tests: every dtype, tile, layout and activation, not in all pairs."""
     float32, float16, relu = np.dtype(np.float32), np.dtype(np.float16), Finish(fused=True, activation="relu")
-    for dtype in (np.dtype(np.float64), bfloat16, np.dtype(np.int32)):
-        yield tile_program("convolution.cu", dtype, 64, "i4", Finish(), last=False)
-        yield tile_program("weighing.cu", dtype, 64, "i4", Finish(), last=False)
+    yield tile_program("convolution.cu", np.dtype(np.float64), 64, "i4", Finish(), last=False)
+    yield tile_program("convolution.cu", np.dtype(np.int32), 64, "i4", Finish(), last=False)
+    yield tile_program("weighing.cu", np.dtype(np.float64), 64, "i4", Finish(), last=False)
     yield single_program(float32, "i4", Finish(), last=True)
     yield adding_program(float32, "i4", last=False, by_taps=True)
     for last, index in ((False, "i4"), (True, "i8")):
@@ -304,12 +318,10 @@ def programs() -> Iterator[Program]:
         yield tensor_program("tensor_convolution.cu", float16, Tile(128, 128), index, relu, last=last)
     yield tile_program("weighing.cu", float32, 128, "i4", Finish(), last=False)
     yield single_program(float32, "i4", Finish(ordered=True), last=False)
-    for tile in TILES:
-        yield tensor_program("tensor_weighing.cu", bfloat16, tile, "i4", Finish(), last=False)
-        yield tensor_program("tensor_convolution.cu", float32, tile, "i4", Finish(), last=True)
-    for activation in ACTIVATIONS:
-        finish = Finish(fused=True, activation=activation)
-        yield tensor_program("tensor_convolution.cu", float16, Tile(256, 128), "i4", finish, last=True)
+    for number, tile in enumerate(TILES):
+        of_weight, forwards = (float32, bfloat16) if number % 2 else (bfloat16, float32)
+        yield tensor_program("tensor_weighing.cu", of_weight, tile, "i4", Finish(), last=False)
+        yield tensor_program("tensor_convolution.cu", forwards, tile, "i4", Finish(), last=True)
     yield from packing.programs()
 
 

@@ -182,6 +182,14 @@ def test_ordered_transposed_ones_take_no_products_with_what_lies_outside():
     same(on_gpu("ordered_conv_transpose2d", (x, w), attrs), by_reference("ordered_conv_transpose2d", (x, w), attrs))
 
 
+def test_depthwise_ones_have_a_kernel_of_neighbouring_channels():
+    x, w = whole(np.float16, 1, 5, 5, 8), whole(np.float16, 8, 1, 3, 3)
+    problem = problem_of("conv2d", (np.moveaxis(x, -1, 1), w), _attrs(groups=8))
+    with installed(EmulatedGpu()) as gpu:
+        convolution.channels_last(problem, gpu.upload(x), gpu.upload(w))
+    assert gpu.launched[-1] == ("few_channels.cu", "convolve_depthwise")
+
+
 def test_weights_are_packed_once_while_they_live():
     x, w, _ = (whole(np.float16, *shape) for shape in ((1, 8, 4, 4), (8, 8, 3, 3), (8,)))
     problem = problem_of("conv2d", (x, w), _attrs())
