@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,15 @@ _ACTIVATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "silu": lambda graph, y: graph.swish(y),
     "gelu": lambda graph, y: graph.gelu(y),
 }
+
+
+class Tuning:
+    """A setting of the process: how many plans of a graph are timed at its first call; with 0, cuDNN's first is taken.
+
+    Timed plans may differ from run to run, and so the last bits of results.
+    """
+
+    plans = int(os.environ.get("MEGENGINE_CUDA_TUNE", "0"))
 
 
 @functools.cache
@@ -65,7 +75,7 @@ def _strides(shape: tuple[int, ...], *, last: bool) -> list[int]:
     return [math.prod(size) * c, 1, *(math.prod(size[axis + 1 :]) * c for axis in range(len(size)))]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Graph:
     """A graph that is built: numbers of its inputs and of its result, bytes that it needs beside them."""
 
@@ -73,6 +83,7 @@ class Graph:
     inputs: tuple[int, ...]
     output: int
     workspace: int
+    tuned: bool = False
 
 
 class Graphs:
@@ -89,19 +100,47 @@ class Graphs:
         if key not in self._graphs:
             try:
                 self._graphs[key] = self._built(problem, last=last)
-            except (self._cudnn.cudnnGraphNotSupportedError, NotImplementedError, RuntimeError, ValueError):
+            except self._refusals():
                 self._graphs[key] = None
         return self._graphs[key]
 
     def run(self, graph: Graph, arrays: tuple[DeviceArray, ...], out: DeviceArray) -> None:
         """Launch a graph."""
-        runtime = out.runtime
-        space = runtime.empty((graph.workspace,), np.uint8)
-        runtime.name_memory((*arrays, out))
+        if not graph.tuned:
+            self._tune(graph, arrays, out)
+        out.runtime.name_memory((*arrays, out))
+        self._launch(graph, arrays, out)
+
+    def _launch(self, graph: Graph, arrays: tuple[DeviceArray, ...], out: DeviceArray) -> None:
+        space = out.runtime.empty((graph.workspace,), np.uint8)
         self._cudnn.set_stream(self._handle, self._stream())
         given = {number: array.address for number, array in zip(graph.inputs, arrays, strict=True)}
         given[graph.output] = out.address
         graph.graph.execute(given, space.address, handle=self._handle)
+
+    def _tune(self, graph: Graph, arrays: tuple[DeviceArray, ...], out: DeviceArray) -> None:
+        """Keep the fastest of the first plans, by their times on these arrays."""
+        graph.tuned = True
+        times: list[tuple[float, int]] = []
+        count = min(Tuning.plans, graph.graph.get_execution_plan_count()) if Tuning.plans > 1 else 0
+        for index in range(count):
+            try:
+                self._select(graph, index)
+                self._launch(graph, arrays, out)
+            except self._refusals():
+                continue
+            times.append(
+                (min(out.runtime.milliseconds(lambda: self._launch(graph, arrays, out)) for _ in range(5)), index)
+            )
+        if times:
+            self._select(graph, min(times)[1])
+
+    def _select(self, graph: Graph, index: int) -> None:
+        graph.graph.build_plan_at_index(index)
+        graph.workspace = int(graph.graph.get_workspace_size())
+
+    def _refusals(self) -> tuple[type[Exception], ...]:
+        return self._cudnn.cudnnGraphNotSupportedError, NotImplementedError, RuntimeError, ValueError
 
     def _built(self, problem: Problem, *, last: bool) -> Graph:
         cudnn = self._cudnn

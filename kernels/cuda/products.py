@@ -34,7 +34,6 @@ AXES = 8  # of the stack of matrices, after neighbours are joined
 THREADS = 256
 ACTIVATIONS = ("none", "tanh", "sigmoid", "relu", "relu6", "hsigmoid", "hswish", "silu", "gelu", "softplus")
 _SHORTEST = 256  # places of a part of a sum
-_MOST_PARTS = 32
 _FARTHEST = (1 << 31) - 1
 # bytes of an element -> least depth from which cuBLAS and a second pass are faster than one own kernel
 _LEAST_FUSED = {2: 2048, 4: 64, 8: 1}
@@ -149,7 +148,7 @@ def _tile(product: Product, total: np.dtype) -> int:
 
 def parts_of(blocks: int, depth: int, multiple: int) -> tuple[int, int]:
     """Into how many parts a sum is split so that the GPU has work, and the places of one, a multiple of a number."""
-    count = max(1, min(_MOST_PARTS, 2 * MULTIPROCESSORS // max(blocks, 1), depth // _SHORTEST))
+    count = max(1, min(2 * MULTIPROCESSORS // max(blocks, 1), depth // _SHORTEST))
     places = -(-depth // count)
     places = max(-(-places // multiple) * multiple, multiple)
     return max(1, -(-depth // places)), places

@@ -197,6 +197,14 @@ class Pygraph:
     def get_workspace_size(self):
         return 64
 
+    def get_execution_plan_count(self):
+        return 4
+
+    def build_plan_at_index(self, index):
+        if index == 1:
+            raise Cudnn.cudnnGraphNotSupportedError("no plan")
+        self.plan = index
+
     def execute(self, given, workspace, handle):
         assert handle == 3 and workspace
 
@@ -301,6 +309,18 @@ def test_a_graph_that_cudnn_lacks_is_asked_for_once(with_cudnn, monkeypatch):
         for _ in range(2):
             convolution._by_cudnn(problem, *map(gpu.upload, inputs))
     assert len(built) == 1 and gpu.launched
+
+
+def test_the_fastest_plan_is_kept_where_plans_are_timed(with_cudnn, monkeypatch):
+    monkeypatch.setattr(cudnn_graphs.Tuning, "plans", 3)
+    (op, inputs, attrs, _), *_ = calls(np.float16)
+    problem = problem_of(op, inputs, attrs)
+    graph = with_cudnn.libraries.graphs.of(problem, last=False)
+    monkeypatch.setattr(with_cudnn, "milliseconds", lambda work: {0: 3.0, 2: 1.0}[graph.graph.plan])
+    with installed(with_cudnn) as gpu:
+        for _ in range(2):
+            convolution._by_cudnn(problem, *map(gpu.upload, inputs))
+    assert graph.graph.plan == 2
 
 
 def test_reasons_against_cudnn(monkeypatch):
