@@ -10,6 +10,7 @@ import numpy as np
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.sources import Program, program, type_name
 
+_FEW = 8  # rows that one thread turns
 _UNSIGNED = {n: np.dtype(f"u{n}") for n in (1, 2, 4)}
 
 
@@ -25,6 +26,9 @@ def _turned(x: DeviceArray, images: int, rows: int, columns: int, pitch: int, fi
     value = np.array(filling, x.dtype).view(element)[()]
     sizes = map(np.int64, (rows, columns, pitch))
     arguments = (x.view(element), y.view(element), *sizes, value, np.int64(images))
+    if pitch <= _FEW:
+        x.runtime.each(_program(element), "cuda_turn_few", images * columns, arguments)
+        return y
     x.runtime.launch(_program(element), "cuda_turn", (tiles, min(images, 65535)), 256, arguments)
     return y
 

@@ -16,6 +16,20 @@ KERNEL_BOUNDS(cuda_turn, 256, const ELEMENT* x, ELEMENT* y, i64 rows, i64 column
     }
 }
 
+// The same for a few rows, such as the channels of a picture: a column a thread; pitch is at most 8.
+KERNEL(cuda_turn_few, const ELEMENT* x, ELEMENT* y, i64 rows, i64 columns, i64 pitch, ELEMENT filling, i64 images) {
+    FOR_EACH(i, images * columns) {
+        const i64 image = images * columns < 1LL << 31 ? (unsigned)i / (unsigned)columns : i / columns;
+        const ELEMENT* from = x + image * (rows - 1) * columns + i;
+        ELEMENT column[8];
+#pragma unroll
+        for (int r = 0; r < 8; r++) column[r] = r < rows ? from[r * columns] : filling;
+#pragma unroll
+        for (int r = 0; r < 8; r++)
+            if (r < pitch) y[i * pitch + r] = column[r];
+    }
+}
+
 // [pixels, columns] -> [pixels, pitch], zeros behind.
 KERNEL(cuda_widen, const ELEMENT* x, ELEMENT* y, i64 columns, i64 pitch, i64 n) {
     FOR_EACH(i, n) {
