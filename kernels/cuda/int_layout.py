@@ -18,8 +18,8 @@ def _program(element: np.dtype) -> Program:
     return program("int_layout.cu", ELEMENT=type_name(element))
 
 
-def _turned(x: DeviceArray, images: int, rows: int, columns: int, pitch: int, filling: int) -> DeviceArray:
-    """Images [rows, columns] as [columns, pitch]."""
+def turned(x: DeviceArray, images: int, rows: int, columns: int, pitch: int, filling: int = 0) -> DeviceArray:
+    """Images [rows, columns] as [columns, pitch], where places from `rows` to `pitch` are the number `filling`."""
     element = _UNSIGNED[x.dtype.itemsize]
     y = x.runtime.empty((images, columns, pitch), x.dtype)
     tiles = -(-columns // 32) * -(-pitch // 32)
@@ -40,7 +40,7 @@ def to_last(x: DeviceArray, pitch: int | None = None, filling: int = 0) -> Devic
     pixels = math.prod(space)
     if pitch == c and (c == 1 or pixels == 1):
         return x.reshape((n, *space, c))
-    return _turned(x, n, c, pixels, pitch, filling).reshape((n, *space, pitch))
+    return turned(x, n, c, pixels, pitch, filling).reshape((n, *space, pitch))
 
 
 def to_first(x: DeviceArray) -> DeviceArray:
@@ -49,7 +49,7 @@ def to_first(x: DeviceArray) -> DeviceArray:
     pixels = math.prod(space)
     if c == 1 or pixels == 1:
         return x.reshape((n, c, *space))
-    return _turned(x, n, pixels, c, pixels, 0).reshape((n, c, *space))
+    return turned(x, n, pixels, c, pixels, 0).reshape((n, c, *space))
 
 
 def wider(x: DeviceArray, pitch: int) -> DeviceArray:

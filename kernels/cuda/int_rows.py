@@ -136,63 +136,15 @@ def _norm(problem: Problem, x: DeviceArray, G: DeviceArray, B: DeviceArray) -> D
     return y
 
 
-# ---------------------------------------------------------------- products
-
-
-def _places(spec: TensorSpec, stacks: tuple[int, ...]) -> np.ndarray:
-    """Where the matrices of an operand begin, for every stack of the result."""
-    own, size = spec.shape[:-2], spec.shape[-2] * spec.shape[-1]
-    numbers = np.arange(math.prod(own), dtype=np.int64).reshape(own) * size
-    return np.ascontiguousarray(np.broadcast_to(numbers, stacks)).reshape(-1)
-
-
-def _product_program(a: Any, r: Any, y: Any) -> Program:
-    narrow = storage_of(a).itemsize == storage_of(r).itemsize == 1
-    types = {name: type_name(storage_of(dtype)) for name, dtype in (("AT", a), ("BT", r), ("OUT", y))}
-    return program("int_products.cu", BYTES=int(narrow), **types)
-
-
-@functools.lru_cache(maxsize=4096)
-def _product_launch(problem: Problem) -> tuple[Program, tuple[int, ...], Arguments]:
-    (a, r), attrs, out = problem.inputs, problem.attrs, problem.outputs[0]
-    rows, columns = out.shape[-2:]
-    depth = a.shape[-2 if attrs.transpose_a else -1]
-    steps_a = (1, a.shape[-1]) if attrs.transpose_a else (a.shape[-1], 1)
-    steps_r = (r.shape[-1], 1) if attrs.transpose_b else (1, r.shape[-1])
-    stacks = math.prod(out.shape[:-2])
-    zeros = (known_quantized(a.dtype).zero_point, known_quantized(r.dtype).zero_point)
-    z_y = attrs.dtype.zero_point if isinstance(attrs.dtype, QuantizedDType) else 0
-    sizes = (*map(np.int32, (stacks, rows, columns, depth)), *map(np.int64, (*steps_a, *steps_r)))
-    numbers = (*sizes, *map(np.int32, zeros), *map(f32, (attrs.m, attrs.lo, attrs.hi)), np.int32(z_y))
-    grid = (-(-rows // 64), -(-columns // 64), min(stacks, 65535))
-    return _product_program(a.dtype, r.dtype, out.dtype), grid, numbers
-
-
-def _product(problem: Problem, a: DeviceArray, r: DeviceArray) -> DeviceArray:
-    unit, grid, numbers = _product_launch(problem)
-    stacks, runtime = problem.outputs[0].shape[:-2], a.runtime
-    y = _empty(problem, a)
-    if y.size:
-        places = (
-            constant(runtime, ("places", s.shape, stacks), lambda s=s: _places(s, stacks)) for s in problem.inputs
-        )
-        runtime.launch(unit, "cuda_qmatmul", grid, 256, (a, r, y, *places, *numbers))
-    return y
-
-
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "qmean": (EagerKernel("cuda_qmean", _mean),),
     "qsum": (EagerKernel("cuda_qsum", _mean),),
     "qsoftmax": (EagerKernel("cuda_qsoftmax", _softmax),),
     "qnorm": (EagerKernel("cuda_qnorm", _norm),),
-    "qmatmul": (EagerKernel("cuda_qmatmul", _product),),
 }
 
 
 def programs() -> Iterator[Program]:
     """Every program of values of 8 bits, and of 16 beside 16."""
-    eight, wide, real = (np.dtype(np.uint8), np.dtype(np.int8)), np.dtype(np.int16), np.dtype(np.float32)
+    eight, wide = (np.dtype(np.uint8), np.dtype(np.int8)), np.dtype(np.int16)
     yield from itertools.starmap(_program, (*itertools.product(eight, eight), (wide, wide), (wide, eight[0])))
-    for y in (*eight, real):
-        yield from (_product_program(a, r, y) for a, r in itertools.product(eight, eight))
-    yield from (_product_program(wide, wide, y) for y in (wide, real))

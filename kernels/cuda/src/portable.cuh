@@ -13,9 +13,9 @@
 //   ldmatrix_x4_turned(r, tile, i)    the same of 8 x 8 numbers of 2 bytes, turned: numbers 2 (l % 4) and 2 (l % 4) + 1 of
 //     column l / 4 of matrix m
 //   dot4<T>(x, w, d)    d + four products; x holds four T (u8 or s8), w four s8
-//   mma_16x8x32<T>(d, a, b)    d[16 x 8] += a[16 x 32] * b[32 x 8] by one warp. g = lane / 4, t = lane % 4, four numbers a
-//     word along k: a (row, k): (g, 4t) (g + 8, 4t) (g, 4t + 16) (g + 8, 4t + 16); b (k, col): (4t, g) (4t + 16, g);
-//     d: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)
+//   mma_16x8x32<T, U>(d, a, b)    d[16 x 8] += a[16 x 32] * b[32 x 8] by one warp; T, of a, and U, of b, are u8 or s8; U is
+//     s8 where it is not said. g = lane / 4, t = lane % 4, four numbers a word along k: a (row, k): (g, 4t) (g + 8, 4t)
+//     (g, 4t + 16) (g + 8, 4t + 16); b (k, col): (4t, g) (4t + 16, g); d: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)
 //   mma_16x8x16<T>(d, a, b)    the same for T = f16 or bf16, two a word, sums in float32: 2t for 4t, and 8 for 16
 //   mma_16x8x8(d, a, b)    the same for floats, one a word, of which 10 bits behind the point are read: t for 4t, 4 for 16
 //
@@ -110,12 +110,19 @@ COC_FN void cp_async_wait() {
     asm("mma.sync.aligned." shape_and_types " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"             \
         : c(d[0]), c(d[1]), c(d[2]), c(d[3])                                                                     \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-template <class T>
+template <class T, class U = s8>
 COC_FN void mma_16x8x32(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    if ((T)-1 < (T)0)
-        COC_MMA("m16n8k32.row.col.s32.s8.s8.s32", "+r");
-    else
-        COC_MMA("m16n8k32.row.col.s32.u8.s8.s32", "+r");
+    if constexpr ((U)-1 < (U)0) {
+        if constexpr ((T)-1 < (T)0)
+            COC_MMA("m16n8k32.row.col.s32.s8.s8.s32", "+r");
+        else
+            COC_MMA("m16n8k32.row.col.s32.u8.s8.s32", "+r");
+    } else {
+        if constexpr ((T)-1 < (T)0)
+            COC_MMA("m16n8k32.row.col.s32.s8.u8.s32", "+r");
+        else
+            COC_MMA("m16n8k32.row.col.s32.u8.u8.s32", "+r");
+    }
 }
 template <class T>
 struct IsBf16 {
@@ -156,7 +163,7 @@ COC_FN void cp_async(S& tile, int i, const void* src) {
 COC_FN void cp_async_commit() {}
 template <int N>
 COC_FN void cp_async_wait() {}
-template <class T>
+template <class T, class U = s8>
 COC_FN void mma_16x8x32(int (&)[4], const unsigned (&)[4], const unsigned (&)[2]) {
     __trap();
 }

@@ -440,7 +440,7 @@ template <class S> void ldmatrix_x4_turned(unsigned (&r)[4], const S& tile, coc:
 inline void cp_async_commit() { coc::self->groups.push_back(coc::self->copies.size()); }
 template <int N> void cp_async_wait() { coc::sync_copies(N); }
 // Sums of halves are made in float64 and rounded once; a GPU's order and rounding are its own: compare those with a tolerance.
-template <class T, int K, class D> void coc_mma(D (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line) {
+template <class T, class U, int K, class D> void coc_mma(D (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line) {
     struct Lane { D* d; const unsigned *a, *b; } mine = {d, a, b};
     using Sum = std::conditional_t<K == 32, int, double>;  // K = 8: floats, of which the last 13 bits are not read
     coc::collective(~0u, "mma", line, &mine, [](void** lanes, unsigned) {
@@ -453,7 +453,7 @@ template <class T, int K, class D> void coc_mma(D (&d)[4], const unsigned (&a)[4
             Sum number;
             if constexpr (K == 8) number = Sum(__uint_as_float(v & ~0x1fffu));
             else if constexpr (K == 16) number = Sum(coc_float(T{(unsigned short)v}));
-            else number = w < 4 ? Sum(T(v)) : Sum(s8(v));
+            else number = w < 4 ? Sum(T(v)) : Sum(U(v));
             (w < 4 ? left[l / 4 + w % 2 * 8][k] : right[k][l / 4]) = number;
         }
         for (int i = 0; i < 128; i++) {
@@ -465,6 +465,6 @@ template <class T, int K, class D> void coc_mma(D (&d)[4], const unsigned (&a)[4
         }
     });
 }
-template <class T> void mma_16x8x32(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], COC_LINE) { coc_mma<T, 32>(d, a, b, line); }
-template <class T> void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], COC_LINE) { coc_mma<T, 16>(d, a, b, line); }
-inline void mma_16x8x8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], COC_LINE) { coc_mma<float, 8>(d, a, b, line); }
+template <class T, class U = s8> void mma_16x8x32(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], COC_LINE) { coc_mma<T, U, 32>(d, a, b, line); }
+template <class T> void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], COC_LINE) { coc_mma<T, T, 16>(d, a, b, line); }
+inline void mma_16x8x8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], COC_LINE) { coc_mma<float, float, 8>(d, a, b, line); }

@@ -9,7 +9,7 @@ from emulated_gpu import ORDERS, EmulatedGpu, LaunchError
 
 from megengine.core.dtype import quantized
 from megengine.dispatch import get_op
-from megengine.kernels.cuda import int_rows, int_windows
+from megengine.kernels.cuda import int_products, int_rows, int_windows
 from megengine.kernels.cuda.int_layout import to_first, to_last
 from megengine.kernels.cuda.runtime import installed
 from megengine.kernels.reference import integer
@@ -32,7 +32,7 @@ def check(op, inputs, attrs, order=ORDERS[0]):
     same(on_gpu(op, inputs, attrs, gpu=EmulatedGpu(order=order)), by_reference(op, inputs, attrs))
 
 
-@pytest.mark.parametrize("op", [*int_rows.KERNELS, *int_windows.KERNELS])
+@pytest.mark.parametrize("op", [*int_products.KERNELS, *int_rows.KERNELS, *int_windows.KERNELS])
 def test_samples(op):
     for sample in get_op(op).samples():
         check(op, [narrowed(v) for v in sample.inputs], sample.attrs)
@@ -122,34 +122,76 @@ TRIPLES = [("quint8", "qint8", "quint8"), ("qint8", "quint8", "float32"), ("qint
            ("qint16", "quint8", "qint8"), ("quint8", "quint8", "qint8")]  # fmt: skip
 
 
+def product(rng, types, shapes, turned, zeros=None):
+    """Operands and attributes of a product; `zeros` are zero points in place of random ones."""
+    *sides, y = types
+    y_type = y if y == "float32" else grid(rng, y)
+    lo, hi = (0, 0) if y == "float32" else (y_type.qmin - y_type.zero_point, y_type.qmax - y_type.zero_point)
+    dtypes = (
+        [grid(rng, t) for t in sides]
+        if zeros is None
+        else [quantized(t, 0.05, z) for t, z in zip(sides, zeros, strict=True)]
+    )
+    inputs = [stored(rng, dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True)]
+    inputs = [Tensor._wrap(np.swapaxes(np.asarray(v._storage()), -1, -2).copy(), v.dtype) if flip else v
+              for v, flip in zip(inputs, turned, strict=True)]  # fmt: skip
+    return inputs, {
+        "transpose_a": turned[0],
+        "transpose_b": turned[1],
+        "m": 2.0**-9,
+        "lo": lo,
+        "hi": hi,
+        "dtype": y_type,
+    }
+
+
+@pytest.mark.parametrize("kernel", ["cuda_qmatmul_mma", "cuda_qmatmul"])
 @pytest.mark.parametrize("turned", [*itertools.product([False, True], repeat=2)])
-@pytest.mark.parametrize(("a", "r", "y"), TRIPLES)
-def test_products(a, r, y, turned):
+@pytest.mark.parametrize("types", TRIPLES)
+def test_products(types, turned, kernel):
     rng = np.random.default_rng(6)
     for shapes in PRODUCTS:
-        y_type = y if y == "float32" else grid(rng, y)
-        lo, hi = (0, 0) if y == "float32" else (y_type.qmin - y_type.zero_point, y_type.qmax - y_type.zero_point)
-        inputs = [stored(rng, grid(rng, t), shape) for t, shape in zip((a, r), shapes, strict=True)]
-        inputs = [Tensor._wrap(np.swapaxes(np.asarray(v._storage()), -1, -2).copy(), v.dtype) if flip else v
-                  for v, flip in zip(inputs, turned, strict=True)]  # fmt: skip
-        attrs = {"transpose_a": turned[0], "transpose_b": turned[1], "m": 2.0**-9, "lo": lo, "hi": hi, "dtype": y_type}
-        check("qmatmul", inputs, attrs)
+        inputs, attrs = product(rng, types, shapes, turned)
+        if kernel == "cuda_qmatmul_mma" and ("qint16" in types or shapes[0][-1] == 0):
+            continue  # only the other one takes them
+        same(on_gpu("qmatmul", inputs, attrs, kernel=kernel), by_reference("qmatmul", inputs, attrs))
+
+
+@pytest.mark.parametrize("zeros", [(0, 0), (0, 5), (7, 0), (-3, 5)])
+@pytest.mark.parametrize("order", ORDERS)
+def test_products_on_tensor_cores(zeros, order):
+    rng = np.random.default_rng(8)
+    for shapes in (((2, 70, 130), (2, 130, 40)), ((33, 400), (400, 65))):
+        inputs, attrs = product(rng, ("qint8", "quint8", "qint8"), shapes, (False, True), zeros)
+        gpu = EmulatedGpu(order=order)
+        same(on_gpu("qmatmul", inputs, attrs, gpu=gpu), by_reference("qmatmul", inputs, attrs))
+        assert gpu.launched[-1] == ("int_product_mma.cu", "cuda_qmatmul_mma")
+
+
+def test_products_of_older_gpus():
+    inputs, attrs = product(np.random.default_rng(9), TRIPLES[0], ((5, 16), (16, 8)), (False, False))
+    gpu = EmulatedGpu(architecture=75)
+    same(on_gpu("qmatmul", inputs, attrs, gpu=gpu), by_reference("qmatmul", inputs, attrs))
+    assert gpu.launched == [("int_products.cu", "cuda_qmatmul")]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_missing_barrier_is_seen(monkeypatch, order):
-    make = int_rows.program
+@pytest.mark.parametrize("kernel", ["cuda_mean", "cuda_qmatmul", "cuda_qmatmul_mma"])
+def test_missing_barrier_is_seen(monkeypatch, kernel, order):
+    module, memo = {
+        "cuda_mean": (int_rows, int_rows._mean_launch),
+        "cuda_qmatmul": (int_products, int_products._any_launch),
+        "cuda_qmatmul_mma": (int_products, int_products._mma_launch),
+    }[kernel]
+    make = module.program
     planted = lambda *args, **macros: make(*args, **{"BARRIER()": "(void)0"}, **macros)  # noqa: E731
-    monkeypatch.setattr(int_rows, "program", planted)
-    rng = np.random.default_rng(7)
-    x = stored(rng, quantized("quint8", 0.05), (2, 5000))
-    product = {"transpose_a": False, "transpose_b": True, "m": 0.5, "lo": 0, "hi": 9, "dtype": quantized("quint8", 0.1)}
-    calls = [
-        ("qmean", (x,), {"axis": 1, "keepdims": False, "dtype": quantized("qint8", 0.1)}),
-        ("qmatmul", (x, x), product),
-    ]
-    for op, inputs, attrs in calls:
-        int_rows._mean_launch.cache_clear(), int_rows._product_launch.cache_clear()
-        with pytest.raises(LaunchError):
-            check(op, inputs, attrs, order)
-    int_rows._mean_launch.cache_clear(), int_rows._product_launch.cache_clear()
+    monkeypatch.setattr(module, "program", planted)
+    memo.cache_clear()
+    x = stored(np.random.default_rng(7), quantized("quint8", 0.05), (2, 5000))
+    attrs = {"transpose_a": False, "transpose_b": True, "m": 0.5, "lo": 0, "hi": 9, "dtype": quantized("quint8", 0.1)}
+    with pytest.raises(LaunchError):
+        if kernel == "cuda_mean":
+            check("qmean", (x,), {"axis": 1, "keepdims": False, "dtype": quantized("qint8", 0.1)}, order)
+        else:
+            on_gpu("qmatmul", (x, x), attrs, kernel=kernel, gpu=EmulatedGpu(order=order))
+    memo.cache_clear()
