@@ -12,6 +12,7 @@ import numpy as np
 from megengine.core.dtype import bfloat16
 from megengine.kernels.cuda import cudnn_graphs
 from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.cublas import load
 from megengine.kernels.cuda.tensor_cores import Precision
 
 # cuBLAS's numbers
@@ -66,12 +67,12 @@ def gemm_of(product: Any) -> Gemm | None:
 
 
 class Libraries:
-    """The libraries of one device: `blas` is CuPy's module of cuBLAS; `graphs` is None where cuDNN is missing."""
+    """The libraries of one device: `blas` is cuBLAS; `graphs` is None where cuDNN is missing."""
 
     def __init__(self, blas: Any, graphs: cudnn_graphs.Graphs | None, stream: Callable[[], int]) -> None:
         self._blas, self.graphs, self._stream = blas, graphs, stream
         self._handle = blas.create()
-        blas.setMathMode(self._handle, _NO_REDUCED_SUMS)  # halves are summed as float32 from first to last
+        blas.set_math_mode(self._handle, _NO_REDUCED_SUMS)  # halves are summed as float32 from first to last
         self._numbers: dict[tuple[float, np.dtype], np.ndarray] = {}  # in main memory, where cuBLAS reads them
 
     def gemm(
@@ -81,12 +82,12 @@ class Libraries:
         dtype, total = left.dtype, np.dtype(np.float64 if left.dtype == np.float64 else np.float32)
         sums = _SUMS_64 if total.itemsize == 8 else _SUMS_TF32 if _as_tf32(dtype) else _SUMS_32
         out.runtime.name_memory((left, right, out))
-        self._blas.setStream(self._handle, self._stream())
+        self._blas.set_stream(self._handle, self._stream())
         kind = _REAL_TYPES[dtype]
         turned_first, step_first, far_first = gemm.first
         turned_second, step_second, far_second = gemm.second
         step_out, far_out = gemm.result
-        self._blas.gemmStridedBatchedEx(
+        self._blas.gemm(
             self._handle, turned_first, turned_second, gemm.m, gemm.n, gemm.k,
             self._number(scale, total), right.address, kind, step_first, far_first,
             left.address, kind, step_second, far_second,
@@ -114,11 +115,11 @@ def takes(dtype: np.dtype) -> bool:
 
 def of_device(stream: Callable[[], int]) -> Libraries:
     """The libraries of the current device; `stream()` is the stream that launches go to."""
-    from cupy_backends.cuda.libs import cublas
+    from cupy_backends.cuda.libs import cublas as loaded  # noqa: F401  (finds the library that wheels install)
 
     graphs = None
     if cudnn_graphs.installed():
         import cudnn
 
         graphs = cudnn_graphs.Graphs(cudnn, stream)
-    return Libraries(cublas, graphs, stream)
+    return Libraries(load(), graphs, stream)
