@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from megengine.autodiff.context import Context, pull_back
+from megengine.autodiff.fusing import fuse
 from megengine.core import hooks
 from megengine.dispatch import Op
 from megengine.dispatch.apply import interpose, no_interposers
 from megengine.dispatch.notes import Notes, without_value
+from megengine.kernels.cuda.placing import on_gpu
 from megengine.tensor import Tensor
 
 
@@ -30,5 +32,8 @@ def learn(op: Op, inputs: tuple, outputs: tuple, attrs: dict[str, Any], needs: t
     if len(grads) != len(needs) or not all(g is None or isinstance(g, Tensor) for g in grads):
         return None
     wanted = [g if need else None for g, need in zip(grads, needs, strict=True)]
-    notes.keep({id(g): g for g in wanted if g is not None}.values())
+    kept = {id(g): g for g in wanted if g is not None}.values()
+    notes.keep(kept)
+    if any(on_gpu(t.spec.device) for t in (*inputs, *outputs)):
+        fuse(notes, kept)
     return notes.recipe(wanted)

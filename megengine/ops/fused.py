@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from megengine.autodiff.tape import Tape
 from megengine.core.dtype import qint8
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, define, no_onnx, not_differentiable, registry
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, no_onnx, not_differentiable, registry
+from megengine.dispatch.apply import interpose
 from megengine.kernels.reference import conv as reference
 from megengine.kernels.reference.order import in_order, sum_of_windows
 from megengine.ops import unary  # noqa: F401  (defines the activations)
@@ -152,14 +154,32 @@ def _values(program: Any, first: tuple[Any, ...], of: Callable[..., Any]) -> Any
     return values[-1]
 
 
+def _elementwise_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor | None, ...]:
+    """The program once more, op by op, on a tape of its own."""
+    tape = Tape()
+    own = [apply("reshape", t, shape=t.shape) for t in ctx.inputs]  # two inputs may be one tensor
+    wanted = [t for t, need in zip(own, ctx.needs, strict=True) if need]
+    for tensor in wanted:
+        tape.watch(tensor)
+    with interpose(tape):
+        result = _values(ctx.attrs["program"], tuple(own), apply)
+    tape.stop()
+    grads = iter(tape.gradients([result], [ct], wanted))
+    return tuple(next(grads) if need else None for need in ctx.needs)
+
+
 _CENTRED = (("sub", (), (0, 1)), ("square", (), (2,)), ("floor", (), (0,)), ("maximum", (), (3, 4)))
+_CURVED = (("mul", (), (0, 1)), ("sigmoid", (), (2,)), ("sub", (), (3, 0)))
 define(
     "elementwise",
     lambda *inputs, program: _values(program, inputs, lambda op, *specs, **attrs: op.infer(*specs, **attrs)),
     lambda *inputs, program: _values(program, inputs, lambda op, *arrays, **attrs: op.reference(*arrays, **attrs)),
-    _MADE_BY_PASSES,
+    _elementwise_vjp,
     no_onnx("exported before fusion"),
-    lambda: [Sample((noise(2, 3, 4, 5), noise(3, 1, 1)), {"program": _CENTRED}, False)],
+    lambda: [
+        Sample((noise(2, 3, 4, 5), noise(3, 1, 1)), {"program": _CENTRED}, False),
+        Sample((noise(3, 4), noise(4)), {"program": _CURVED}),
+    ],
     by_type=True,
     lift=lift_plain,
 )
