@@ -23,6 +23,7 @@ from megengine.kernels.cuda.rows import (
     Indexed,
     Rows,
     combine,
+    combine_program,
     index_program,
     indexed,
     plain_rows,
@@ -263,8 +264,9 @@ def programs() -> Iterator[Program]:
     """Every program that these kernels launch."""
     for size, dtype in itertools.product((1, 2, 4, 8, 16), (INT32, INT64)):
         yield index_program(size, dtype)
-    for dtype, name in TYPES.items():
-        yield program("combining.cu", TYPE=name)
+    for dtype in TYPES:
+        for size in {dtype.itemsize, 16 if dtype.kind in "fV" else dtype.itemsize}:
+            yield combine_program(dtype, size)
         if dtype.kind in "iu":
             yield _codes(dtype)
         if not _is_half(dtype):

@@ -186,6 +186,12 @@ def index_program(size: int, dtype: np.dtype = INT64) -> Program:
     return program("indexing.cu", SIZE=size, INDEX=type_name(dtype))
 
 
+@functools.cache
+def combine_program(dtype: np.dtype, size: int) -> Program:
+    """The program that combines elements of a dtype in units of a size."""
+    return program("combining.cu", TYPE=type_name(dtype), PACK=size // dtype.itemsize)
+
+
 def _unit(itemsize: int, rows: Rows, one: DeviceArray, other: DeviceArray) -> Launches:
     """Units that divide the addresses of both arrays."""
     made = rows.launches(itemsize)
@@ -236,8 +242,12 @@ def combine(
         return
     bits = max((domain - 1).bit_length(), 1)
     _, order = ordered(codes.reshape((1, count)), count, values=False, bits=bits)
-    code = program("combining.cu", TYPE=type_name(whole.dtype))
-    for made, units in rows.launches(whole.dtype.itemsize, whole.dtype.itemsize)[1]:
+    narrow, wide = whole.dtype.itemsize, 16 if whole.dtype.kind in "fV" else whole.dtype.itemsize
+    size, launches = rows.launches(narrow, wide)
+    if size < wide or (whole.address | part.address) % size:
+        size, launches = rows.launches(narrow, narrow)
+    code = combine_program(whole.dtype, size)
+    for made, units in launches:
         if units:
             arguments = (whole, part, codes, places, order, made, np.int32(count), np.uint32(units))
             runtime.launch(code, f"combine_{how}", grid_of(units), BLOCK, arguments)

@@ -1,4 +1,5 @@
-// Rows combined with what stands at their places, several for one place in their order. TYPE: that of elements.
+// Rows combined with what stands at their places, several for one place in their order. TYPE: that of elements;
+// PACK of them are a unit.
 #define SIZE 4
 #include "units.cuh"
 
@@ -13,8 +14,11 @@ COC_FN T combined(T a, T b) {
 }
 
 // order[0..count): the positions sorted by code. The first of those with equal codes combines them all.
+struct alignas(sizeof(TYPE) * PACK) Pack {
+    TYPE of[PACK];
+};
 template <int HOW>
-COC_FN void combine(TYPE* whole, const TYPE* part, const i64* codes, const i64* places, const int* order,
+COC_FN void combine(Pack* whole, const Pack* part, const i64* codes, const i64* places, const int* order,
                     const Rows& rows, int count, unsigned n) {
     EACH_UNIT(i, n) {
         unsigned left = i;
@@ -34,10 +38,13 @@ COC_FN void combine(TYPE* whole, const TYPE* part, const i64* codes, const i64* 
         const i64 code = codes[position];
         if (j && codes[order[j - 1]] == code) continue;
         to += places[position] * rows.step;
-        wide_t<TYPE> sum = widen(whole[to]);
+        Pack result = whole[to];
+        wide_t<TYPE> sum[PACK];
+#pragma unroll
+        for (int e = 0; e < PACK; e++) sum[e] = widen(result.of[e]);
         for (bool more = true; more; j += AT_ONCE) {  // several at once: their loads wait together
             bool same[AT_ONCE];
-            TYPE next[AT_ONCE];
+            Pack next[AT_ONCE];
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
                 position = j + k < count ? order[j + k] : -1;
@@ -46,16 +53,20 @@ COC_FN void combine(TYPE* whole, const TYPE* part, const i64* codes, const i64* 
             }
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++)
-                if (same[k]) sum = combined<HOW>(sum, widen(next[k]));
+                if (same[k])
+#pragma unroll
+                    for (int e = 0; e < PACK; e++) sum[e] = combined<HOW>(sum[e], widen(next[k].of[e]));
             more = same[AT_ONCE - 1];
         }
-        whole[to] = narrow<TYPE>(sum);
+#pragma unroll
+        for (int e = 0; e < PACK; e++) result.of[e] = narrow<TYPE>(sum[e]);
+        whole[to] = result;
     }
 }
 #define COMBINE(name, HOW)                                                                                            \
-    KERNEL(name, TYPE* whole, const TYPE* part, const i64* codes, const i64* places, const int* order, Rows rows,     \
+    KERNEL(name, void* whole, const void* part, const i64* codes, const i64* places, const int* order, Rows rows,     \
            int count, unsigned n) {                                                                                   \
-        combine<HOW>(whole, part, codes, places, order, rows, count, n);                                              \
+        combine<HOW>((Pack*)whole, (const Pack*)part, codes, places, order, rows, count, n);                          \
     }
 COMBINE(combine_add, ADD)
 COMBINE(combine_mul, MUL)

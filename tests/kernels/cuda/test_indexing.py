@@ -4,13 +4,14 @@ import itertools
 
 import numpy as np
 import pytest
-from cuda_checks import by_reference, narrowed, on_gpu, same
+from cuda_checks import by_reference, narrowed, on_gpu, problem_of, same
 from emulated_gpu import ORDERS, EmulatedGpu
 
 from megengine.core.dtype import bfloat16
 from megengine.core.errors import IndexOutOfRangeError
 from megengine.dispatch import get_op
 from megengine.kernels.cuda import indexing, rows, walks
+from megengine.kernels.cuda.array import DeviceArray
 
 ALL = (None, None, None)
 DTYPES = [np.bool_, np.int8, np.uint8, np.int16, np.int32, np.float32, np.int64, np.float64]
@@ -121,6 +122,25 @@ def test_many_indices_for_one_place_count_in_their_order(order):
     check("index_backward", (rows_, index), EmulatedGpu(order=order), **attrs)
     check("set_index", (numbers(5, 3), rows_, index), EmulatedGpu(order=order), pattern=("i", ALL))
     check("scatter_nd", (numbers(5, 3), index[:, None], rows_), EmulatedGpu(order=order), reduction="mul")
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 6, 8, 12, 16])
+def test_rows_are_combined_in_wide_units(width):
+    index = places(5, 60)
+    for dtype in (np.float16, np.float32, np.float64, np.int32):
+        rows_, attrs = numbers(60, width, dtype=dtype), {"shape": (5, width), "pattern": ("i", ALL)}
+        wide = np.float32 if dtype is np.float16 else dtype
+        (want,) = by_reference("index_backward", (rows_.astype(wide), index), attrs)
+        same(on_gpu("index_backward", (rows_, index), attrs), [want.astype(dtype)])
+
+
+def test_rows_at_other_addresses_are_combined():
+    gpu, rows_, index = EmulatedGpu(), numbers(6, 4), places(3, 6)
+    held = gpu.upload(np.concatenate([[0], rows_.ravel()]).astype(np.float32))
+    shifted = DeviceArray(gpu, held.owner, held.address + 4, rows_.shape, rows_.dtype)
+    attrs = {"shape": (3, 4), "pattern": ("i", ALL)}
+    found = indexing._index_backward(problem_of("index_backward", (rows_, index), attrs), shifted, gpu.upload(index))
+    same((found.numpy(),), by_reference("index_backward", (rows_, index), attrs))
 
 
 @pytest.mark.slow
