@@ -1,4 +1,4 @@
-"""Integer pooling on a GPU, docs/integer-arithmetic.md bit for bit: averages, and channels-last maxima."""
+"""Integer averages of windows on a GPU, docs/integer-arithmetic.md bit for bit, in rows and channels-last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, known_quantized, storage_of
+from megengine.core.dtype import known_quantized, storage_of
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.int_constants import bounds, index_type
 from megengine.kernels.cuda.int_rows import scale_ratio
@@ -21,10 +21,9 @@ from megengine.kernels.reference.integer import f32
 Arguments = tuple[Any, ...]
 
 
-def _program(x: Any, y: Any, pack: int = 1, size: int = 0) -> Program:
-    stored = storage_of(x)
-    types = {"XT": type_name(stored), "YT": type_name(storage_of(y)), "INDEX": index_type(size)}
-    return program("int_windows.cu", PACK=pack, LEAST=int(np.iinfo(stored).min), **types)
+def _program(x: Any, y: Any, size: int = 0) -> Program:
+    types = {"XT": type_name(storage_of(x)), "YT": type_name(storage_of(y))}
+    return program("int_windows.cu", INDEX=index_type(size), **types)
 
 
 def _window(problem: Problem) -> Arguments:
@@ -42,7 +41,7 @@ def _average_launch(problem: Problem, last: bool) -> tuple[Program, Arguments]:
     zeros = (np.int32(dtype.zero_point), np.int32(a.dtype.zero_point))
     modes = map(np.int32, (x.shape[1], last, a.count_include_pad))
     numbers = (*modes, scale_ratio(problem), *map(f32, bounds(a.dtype)), *zeros, np.int64(y.size))
-    return _program(dtype, y.dtype, size=max(x.size, y.size)), (*numbers, *_window(problem))
+    return _program(dtype, y.dtype, max(x.size, y.size)), (*numbers, *_window(problem))
 
 
 def _average(problem: Problem, x: DeviceArray) -> DeviceArray:
@@ -66,34 +65,9 @@ def average_last(problem: Problem, x: DeviceArray) -> DeviceArray:
     return y
 
 
-@functools.lru_cache(maxsize=4096)
-def _maximum_launch(problem: Problem) -> tuple[Program, Arguments, int]:
-    x, y = problem.inputs[0], problem.outputs[0]
-    channels = x.shape[1]
-    pack = next(n for n in (8, 4, 1) if channels % n == 0)
-    count = y.size // pack
-    unit = _program(x.dtype, x.dtype, pack, max(x.size, y.size))
-    return unit, (np.int32(channels), np.int64(count), *_window(problem)), count
-
-
-def maximum_last(problem: Problem, x: DeviceArray) -> DeviceArray:
-    """max_pool2d of integers x [N,H,W,C] -> [N,H,W,C]."""
-    unit, numbers, count = _maximum_launch(problem)
-    y = _empty_last(problem, x)
-    x.runtime.each(unit, "cuda_maximum_last", count, (x, y, *numbers))
-    return y
-
-
-def _few_bits(problem: Problem) -> str | None:
-    dtype = problem.inputs[0].dtype
-    quantized = isinstance(dtype, QuantizedDType) and dtype.itemsize <= 2
-    return None if quantized else f"{dtype} is not a quantized type of 8 or 16 bits"
-
-
 KERNELS: dict[str, tuple[Kernel, ...]] = {"qavg_pool2d": (EagerKernel("cuda_qavg_pool2d", _average),)}
 LAST = {
     "qavg_pool2d": (EagerKernel("cuda_qavg_pool2d_last", average_last),),
-    "max_pool2d": (EagerKernel("cuda_max_pool2d_last", maximum_last, _few_bits),),
 }
 
 
@@ -101,5 +75,3 @@ def programs() -> Iterator[Program]:
     """Every program of values of 8 bits, and of 16 beside 16."""
     eight, wide = (np.dtype(np.uint8), np.dtype(np.int8)), np.dtype(np.int16)
     yield from itertools.starmap(_program, (*itertools.product(eight, eight), (wide, wide), (wide, eight[0])))
-    for dtype in (*eight, wide):
-        yield from (_program(dtype, dtype, pack) for pack in (4, 8))

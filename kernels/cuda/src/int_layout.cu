@@ -1,5 +1,7 @@
 // Channels last and back: each image is [rows, columns] -> [columns, pitch], the places from `rows` to `pitch` filled.
 // ELEMENT: an unsigned type of the size of the numbers. 32 x 32 numbers a block; y of the grid: images.
+#include "integer.cuh"
+
 KERNEL_BOUNDS(cuda_turn, 256, const ELEMENT* x, ELEMENT* y, i64 rows, i64 columns, i64 pitch, ELEMENT filling, i64 images) {
     SHARED(ELEMENT, tile, 32 * 33);
     const i64 tiles = (columns + 31) / 32, first = blockIdx.x % tiles * 32, top = blockIdx.x / tiles * 32;
@@ -24,9 +26,13 @@ KERNEL(cuda_turn_few, const ELEMENT* x, ELEMENT* y, i64 rows, i64 columns, i64 p
         ELEMENT column[8];
 #pragma unroll
         for (int r = 0; r < 8; r++) column[r] = r < rows ? from[r * columns] : filling;
+        if (pitch == 4) {
+            ((Four<ELEMENT>*)y)[i] = {column[0], column[1], column[2], column[3]};
+        } else {
 #pragma unroll
-        for (int r = 0; r < 8; r++)
-            if (r < pitch) y[i * pitch + r] = column[r];
+            for (int r = 0; r < 8; r++)
+                if (r < pitch) y[i * pitch + r] = column[r];
+        }
     }
 }
 

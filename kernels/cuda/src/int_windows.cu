@@ -1,4 +1,4 @@
-// Integer pooling. XT, YT: types of elements of x and y; LEAST: the smallest XT; PACK: neighbouring channels a thread.
+// Integer averages. XT, YT: types of elements of x and y.
 #include "integer.cuh"
 
 // Means of windows; y is dense in the order of x, which has channels last if `last` is 1. Without `padded` only elements
@@ -22,31 +22,5 @@ KERNEL(cuda_average, const XT* x, YT* y, int channels, int last, int padded, flo
             }
         const float m = __fdiv_rn(ratio, (float)(padded ? v.kh * v.kw : count));
         y[i] = (YT)rounded(__fmul_rn((float)sum, m), lo, hi, z_y);
-    }
-}
-
-// Largest of windows of x [n, h, w, channels]; padding never wins.
-struct alignas(PACK * sizeof(XT)) Packed {
-    XT v[PACK];
-};
-KERNEL(cuda_maximum_last, const XT* x, XT* y, int channels, i64 n, WINDOW_PARAMETERS) {
-    const Window v = WINDOW;
-    const int packs = channels / PACK;
-    FOR_EACH(i, n) {
-        const INDEX pixel = (INDEX)i / (INDEX)packs, line = pixel / (INDEX)v.ow, image = line / (INDEX)v.oh;
-        const int left = (int)(pixel - line * v.ow) * v.sx - v.px, top = (int)(line - image * v.oh) * v.sy - v.py;
-        const int channel = (int)((INDEX)i - pixel * packs) * PACK;
-        const XT* from = x + (i64)image * v.h * v.w * channels + channel;
-        Packed most;
-        for (int e = 0; e < PACK; e++) most.v[e] = (XT)LEAST;
-        for (int r = 0; r < v.kh; r++)
-            for (int s = 0; s < v.kw; s++) {
-                const int iy = top + r * v.dy, ix = left + s * v.dx;
-                if (iy < 0 || iy >= v.h || ix < 0 || ix >= v.w) continue;
-                const Packed other = *(const Packed*)(from + (i64)(iy * v.w + ix) * channels);
-#pragma unroll
-                for (int e = 0; e < PACK; e++) most.v[e] = other.v[e] > most.v[e] ? other.v[e] : most.v[e];
-            }
-        *(Packed*)(y + (i64)pixel * channels + channel) = most;
     }
 }

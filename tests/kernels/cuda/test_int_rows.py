@@ -81,19 +81,6 @@ def test_averages(x, y, padded):
             same((gpu.download(to_first(y_last)),), by_reference("qavg_pool2d", inputs, attrs))
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4, 8])
-@pytest.mark.parametrize("x", ["quint8", "qint8", "qint16"])
-def test_maxima_channels_last(x, channels):
-    rng = np.random.default_rng(3)
-    for shape, kernel, stride, padding in WINDOWS[:-1]:
-        attrs = {"kernel": kernel, "stride": stride, "padding": padding}
-        inputs = (stored(rng, grid(rng, x), (shape[0], channels, *shape[2:])),)
-        problem = problem_of("max_pool2d", inputs, attrs)
-        with installed(EmulatedGpu()) as gpu:
-            y_last = int_windows.maximum_last(problem, to_last(gpu.upload(np.asarray(inputs[0]._storage()))))
-            same((gpu.download(to_first(y_last)),), by_reference("max_pool2d", inputs, attrs))
-
-
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("x", "y"), TYPES)
 def test_softmax(x, y, order):
