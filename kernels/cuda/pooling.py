@@ -27,6 +27,7 @@ _BLOCK, _MOST_BLOCKS = 256, 1 << 13
 _BYTES = 16  # of the widest load
 _FEW_TAPS = 9  # of a window whose loop is unrolled
 _NO_TAP = 255  # of taps numbered by a byte, the one outside
+_MOST_AGAIN = 3  # windows along an axis that hold one place and are unrolled
 _FARTHEST = 1 << 31
 
 
@@ -130,10 +131,19 @@ def pool_last(problem: Problem, x: DeviceArray) -> DeviceArray:
 # ---------------------------------------------------------------- places and gradients
 
 
-def places_program(dtype: np.dtype, window: tuple[int, int], few: bool) -> Program:
-    """The program of places in windows of known sizes or (0, 0); `few`: a byte holds the number of a tap."""
-    tap = "u8" if few else "int"
-    return program("pooling_places.cu", TYPE=type_name(dtype), TALL=window[0], BROAD=window[1], TAP=tap)
+def places_program(dtype: np.dtype, window: tuple[int, int], few: bool, again: int = 0) -> Program:
+    """The program of places in windows of known sizes or (0, 0); `few`: a byte holds the number of a tap.
+
+    Along an axis at most `again` windows hold a place; 0 where these are not unrolled.
+    """
+    sizes = {"TALL": window[0], "BROAD": window[1], "AGAIN": again, "TAP": "u8" if few else "int"}
+    return program("pooling_places.cu", TYPE=type_name(dtype), **sizes)
+
+
+def _again(problem: Problem, window: tuple[int, int]) -> int:
+    """How many windows along an axis may hold a place, where the gradient unrolls them."""
+    most = max(-(-k // s) for k, s in zip(window, problem.attrs.stride, strict=False))
+    return most if problem.op == "max_pool2d_backward" and most <= _MOST_AGAIN else 0
 
 
 @functools.lru_cache(maxsize=4096)
@@ -144,7 +154,8 @@ def _places_launch(problem: Problem) -> _Launch:
     planes = x[0] * x[1]
     grid, block = _blocks(math.prod(y[2:]), planes)
     few = math.prod(problem.attrs.kernel) <= _NO_TAP
-    made = places_program(storage_of(problem.inputs[-1].dtype), _unrolled(problem, x), few)
+    window = _unrolled(problem, x)
+    made = places_program(storage_of(problem.inputs[-1].dtype), window, few, _again(problem, window))
     return _Launch(made, grid, block, (_windows(problem, x, y), np.int64(planes)))
 
 
@@ -212,6 +223,7 @@ def programs() -> Iterator[Program]:
         yield from (pool_program(dtype, mean, (0, 0)) for mean in (False, True))
         yield pool_program(dtype, False, (3, 3), _BYTES // dtype.itemsize)
     for dtype in (np.dtype(np.float32), np.dtype(np.float16), bfloat16):
-        yield from (places_program(dtype, (3, 3), few) for few in (True, False))
+        yield from (places_program(dtype, (3, 3), True, again) for again in range(_MOST_AGAIN + 1))
+        yield places_program(dtype, (0, 0), False)
         yield from (pool_program(dtype, mean, (3, 3)) for mean in (False, True))
         yield pool_program(dtype, True, (0, 0), _BYTES // dtype.itemsize)

@@ -51,20 +51,45 @@ struct Holders {
 };
 
 // Gradients of elements, by their places in x: the sum over windows that chose it, in the order of taps.
+// AGAIN: along an axis at most so many windows hold a place; 0 where that is not known.
 KERNEL_BLOCKS(cuda_pool_backward, 256, 3, const TYPE* ct, const TAP* taps, TYPE* dx, Windows w, i64 planes) {
     const unsigned pixel = blockIdx.x * blockDim.x + threadIdx.x, wide = w.size[2];
     if (pixel >= volume(w.size)) return;
     const int row = pixel / wide, column = pixel % wide;
     const Holders y(w, 1, row), x(w, 2, column);
+    const auto tap_in = [&](int oy, int ox) {
+        const int r = row + w.before[1] - oy * w.stride[1], s = column + w.before[2] - ox * w.stride[2];
+        return r * w.kernel[2] + s;
+    };
+#if AGAIN
+    int offset[AGAIN * AGAIN], wanted[AGAIN * AGAIN];  // windows, and the tap of each that is this place
+#pragma unroll
+    for (int k = 0; k < AGAIN * AGAIN; k++) {
+        const int oy = y.last - k / AGAIN, ox = x.last - k % AGAIN;
+        const bool holds = oy >= y.first && ox >= x.first;
+        offset[k] = holds ? oy * w.count[2] + ox : 0;
+        wanted[k] = holds ? tap_in(oy, ox) : -2;  // the number of no tap
+    }
+    EACH_PLANE(plane, planes) {
+        const i64 windows = plane * volume(w.count);
+        wide_t<TYPE> sum = 0;
+#pragma unroll
+        for (int k = 0; k < AGAIN * AGAIN; k++) {
+            const wide_t<TYPE> share = widen(ct[windows + offset[k]]);
+            sum = sum + ((int)taps[windows + offset[k]] == wanted[k] ? share : (wide_t<TYPE>)0);
+        }
+        dx[plane * volume(w.size) + pixel] = narrow<TYPE>(sum);
+    }
+#else
     EACH_PLANE(plane, planes) {
         const i64 windows = plane * volume(w.count);
         wide_t<TYPE> sum = 0;
         for (int oy = y.last; oy >= y.first; oy--)
             for (int ox = x.last; ox >= x.first; ox--) {
                 const i64 window = windows + (i64)oy * w.count[2] + ox;
-                const int r = row + w.before[1] - oy * w.stride[1], s = column + w.before[2] - ox * w.stride[2];
-                if (taps[window] == (TAP)(r * w.kernel[2] + s)) sum = sum + widen(ct[window]);
+                if ((int)taps[window] == tap_in(oy, ox)) sum = sum + widen(ct[window]);
             }
         dx[plane * volume(w.size) + pixel] = narrow<TYPE>(sum);
     }
+#endif
 }
