@@ -134,7 +134,8 @@ def _counts(size: Any, kernel: Any, stride: Any, padding: Any, include: bool) ->
 
 def _avg_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any, count_include_pad: bool) -> np.ndarray:
     total = sum_of_windows(reference.windows(x, kernel, stride, padding))
-    mean = total / _counts(x.shape[2:], kernel, stride, padding, count_include_pad).astype(x.dtype)
+    counts = _counts(x.shape[2:], kernel, stride, padding, count_include_pad)
+    mean = total / (counts if x.dtype.kind in "iu" else counts.astype(x.dtype))  # int8 does not hold every count
     if x.dtype.kind in "iu":  # MegEngine rounds half away from zero, and truncates where padding counts
         return np.trunc(mean if count_include_pad else mean + np.copysign(0.5, mean))
     return mean

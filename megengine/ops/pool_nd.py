@@ -51,7 +51,8 @@ def _pool(x: np.ndarray, **attrs: Any) -> np.ndarray:
     if attrs["largest"]:
         return reference.windows(x, **window, value=lowest(x.dtype)).max(axes)
     total = sum_of_windows(reference.windows(x, **window), len(axes))
-    return (total / pool_counts(x.shape[2:], **attrs).astype(x.dtype)).astype(x.dtype)
+    counts = pool_counts(x.shape[2:], **attrs)
+    return (total / (counts if x.dtype.kind in "iu" else counts.astype(x.dtype))).astype(x.dtype)
 
 
 def _vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:

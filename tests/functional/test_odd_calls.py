@@ -206,3 +206,11 @@ def test_masks_and_devices_and_ways_of_computing():
             call()
     assert F.concat([x, x], device="cpu0").device == "cpu0"
     assert M.MaxPool2d([2, 2])(x.reshape(1, 1, 2, 2)).shape == M.MaxPool2d(2.0)(x.reshape(1, 1, 2, 2)).shape
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+@pytest.mark.parametrize("mode", ["average", "average_count_exclude_padding"])
+def test_means_of_more_elements_than_the_integer_type_counts(dtype, mode):
+    x = np.arange(256).reshape(1, 1, 16, 16) % 100
+    found = F.avg_pool2d(Tensor(x, dtype=dtype), 16, mode=mode)
+    assert found.item() == (int(x.mean()) if mode == "average" else round(x.mean()))

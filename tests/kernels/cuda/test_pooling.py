@@ -106,6 +106,14 @@ def test_gradient(dtype):
         _check("max_pool2d_backward", (_cotangent(x, window), x), window)
 
 
+def test_means_of_more_elements_than_an_integer_counts():
+    for dtype in (np.int8, np.uint8):
+        x = _values((1, 2, 17, 16), np.dtype(dtype))
+        for attrs in _attrs("avg_pool2d", _window((16, 16), (1, 1), ((1, 1), (0, 0)))):
+            _check("avg_pool2d", (x,), attrs)
+            _check("pool", (x,), {**attrs, "dilation": (1, 1), "largest": False})
+
+
 def _with_nan(shape):
     x = _values(shape, np.dtype(np.float32))
     x[..., ::3, 1] = -np.inf
