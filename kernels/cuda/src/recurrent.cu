@@ -1,182 +1,205 @@
-// Recurrent layers over floats. TYPE: float or double; CELL: what a launch computes, GATES: with how many gates.
-// The states h and c are [directions, n, hidden]. Rows of the recurrent weight r [directions, all * hidden, hidden]: gate
-// after gate, as sums [t, n, directions, all * hidden], the products of inputs with weights.
+// Recurrent layers of floats. TYPE: float or double. Every sum is made in the order of its elements, products and sums
+// apart, as the reference makes it. h and c [directions, n, hidden] are the states; `seen` is what the products of the
+// next step take: h, or h rounded to a quantized dtype. Rows of weights: those of a direction, gate after gate.
+#include "integer.cuh"
 #include "recurrent.cuh"
-#ifndef BARRIER
-#define BARRIER() __syncthreads()
-#endif
 
-// Beside the cells; a GRU alone is one whose reset gate stands behind the product.
-constexpr int GRU_GATES = 3;  // update and reset gate: `update`, and reset * h
-constexpr int GRU_STATE = 4;  // the rest of a step, with the product of reset * h
+struct Rounding {  // of a state; without one the scale is 0
+    float scale;
+    int lo, hi;
+    COC_FN TYPE of(TYPE h) const {
+        return scale == 0.f ? h : (TYPE)((float)rounded(__fdiv_rn((float)h, scale), (float)lo, (float)hi, 0) * scale);
+    }
+};
 
-// Sizes, and what is the same in every step. all: gates of the cell; functions: activations of a direction.
+// The states before the first step: those that are given, or zeros.
+KERNEL(cuda_recurrent_begin, const TYPE* h, const TYPE* c, TYPE* h_out, TYPE* c_out, TYPE* seen, float scale, int lo,
+       int hi, i64 n) {
+    const Rounding rounding = {scale, lo, hi};
+    FOR_EACH(i, n) {
+        const TYPE value = h ? h[i] : (TYPE)0;
+        h_out[i] = value;
+        if (c_out) c_out[i] = c ? c[i] : (TYPE)0;
+        seen[i] = rounding.of(value);
+    }
+}
+
+// sums [rows, directions, gates] = biases + x [rows, width] * w [directions * gates, width]; a block computes 64 x 64.
+// Of bias [directions, 2 * gates] the second half is added to gates before `apart`.
+KERNEL_BOUNDS(cuda_recurrent_sums, 256, const TYPE* x, const TYPE* w, const TYPE* bias, TYPE* sums, i64 rows, int width,
+              int columns, int gates, int apart) {
+    constexpr int side = 64, depth = 16, pad = side + 4;
+    SHARED(TYPE, left, depth * pad);
+    SHARED(TYPE, right, depth * pad);
+    const i64 row = (i64)blockIdx.x * side;
+    const int column = blockIdx.y * side, tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+    TYPE acc[4][4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        const int g = column + tx + 16 * j, d = g / gates, of = g - d * gates;
+        TYPE first = 0;
+        if (bias && g < columns) {
+            const TYPE* own = bias + (i64)d * 2 * gates;
+            first = of < apart ? own[of] + own[gates + of] : own[of];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[i][j] = first;
+    }
+    for (int begin = 0; begin < width; begin += depth) {
+        for (int e = threadIdx.x; e < side * depth; e += 256) {
+            const int k = e % depth, at = e / depth;
+            const bool inside = begin + k < width;
+            left[k * pad + at] = inside && row + at < rows ? x[(row + at) * width + begin + k] : (TYPE)0;
+            right[k * pad + at] = inside && column + at < columns ? w[(i64)(column + at) * width + begin + k] : (TYPE)0;
+        }
+        __syncthreads();
+        const int count = width - begin < depth ? width - begin : depth;
+        for (int k = 0; k < count; ++k) {
+            TYPE a[4], b[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) a[i] = left[k * pad + ty + 16 * i];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) b[j] = right[k * pad + tx + 16 * j];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) acc[i][j] = acc[i][j] + a[i] * b[j];
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            if (row + ty + 16 * i < rows && column + tx + 16 * j < columns)
+                sums[(row + ty + 16 * i) * columns + column + tx + 16 * j] = acc[i][j];
+}
+
 struct Layer {
-    int directions, n, hidden, all, functions, backwards, input_forget, rounds;
-    float scale, lo, hi, more;  // of the integers that the products take h as, if it rounds; more: none
-    double clip;
-    int codes[6];
-    double factors[12];  // two of each activation
-};
-// Arrays that stay the same.
-struct Given {
-    const TYPE *sums, *r, *bias, *peepholes;
-    const int* lengths;
-};
+    const TYPE *sums, *r, *bias, *peepholes;  // bias [directions, 2 * gates * hidden]
+    const int *codes, *lengths;
+    const TYPE* factors;  // two for each activation
+    TYPE clip;
+    float scale;
+    int lo, hi, cell, directions, n, hidden, functions;
 
+    COC_FN TYPE act(int d, int k, TYPE x) const {  // without the clip
+        const int f = d * functions + k;
+        return activation(codes[f], factors[2 * f], factors[2 * f + 1], x);
+    }
+    COC_FN TYPE clipped(int d, int k, TYPE x) const { return act(d, k, at_most(at_least(x, -clip), clip)); }
+    COC_FN int gates() const { return cell == LSTM ? 4 : cell == GRU ? 3 : 1; }
+};
+#define LAYER_PARAMETERS                                                                                             \
+    const TYPE *sums, const TYPE *r, const TYPE *bias, const TYPE *peepholes, const int *codes, const int *lengths, \
+        const TYPE *factors, TYPE clip, float scale, int lo, int hi, int cell, int directions, int n, int hidden, \
+        int functions
+#define LAYER Layer{sums, r, bias, peepholes, codes, lengths, factors, clip, scale, lo, hi, cell, directions, n, hidden, functions}
+
+// A block computes 32 units of 8 samples of one direction; thread (unit, sample) is unit + 32 * sample.
+constexpr int kUnits = 32, kSamples = 8, kDepth = 16;
 struct Unit {
-    const Layer& layer;
-    const Given& given;
-    int d, sample, j, t;
-    COC_FN i64 state() const { return ((i64)d * layer.n + sample) * layer.hidden + j; }
-    COC_FN TYPE act(int k, TYPE x) const {
-        const int f = d * layer.functions + k;
-        return activation(layer.codes[f], (TYPE)layer.factors[2 * f], (TYPE)layer.factors[2 * f + 1], x);
-    }
-    COC_FN TYPE clipped(int k, TYPE x) const { return act(k, at_most(at_least(x, (TYPE)-layer.clip), (TYPE)layer.clip)); }
-    // The bias of a gate: of the input, or of the state.
-    COC_FN TYPE bias(int gate, int of_state) const {
-        const i64 all = (i64)layer.all * layer.hidden;
-        return given.bias ? given.bias[(2 * d + of_state) * all + (i64)gate * layer.hidden + j] : (TYPE)0;
-    }
-    COC_FN TYPE input(int gate) const {
-        const i64 row = ((i64)t * layer.n + sample) * layer.directions + d;
-        return given.sums[(row * layer.all + gate) * layer.hidden + j];
-    }
-    // What the sum of a gate begins with.
-    COC_FN TYPE begin(int gate) const {
-        if (CELL == GRU && gate == 2) return bias(gate, 1);
-        return (bias(gate, 0) + bias(gate, 1)) + input(gate);
-    }
-    COC_FN TYPE peephole(int k, TYPE c) const {
-        return given.peepholes ? given.peepholes[((i64)d * 3 + k) * layer.hidden + j] * c : (TYPE)0;
-    }
-    // Sums of the gates, with the recurrent products, become states. A shorter sample keeps its state; its results are 0.
-    COC_FN void finish(const TYPE (&sum)[GATES], const TYPE* h, TYPE* h_out, const TYPE* c, TYPE* c_out, TYPE* update, TYPE* y) const {
-        const i64 at = state();
-        const TYPE before = h ? h[at] : (TYPE)0;
-        if constexpr (CELL == GRU_GATES) {
-            update[at] = clipped(0, sum[0]);
-            h_out[at] = clipped(0, sum[1]) * before;
-            return;
-        } else {
-            TYPE now, cell = 0, cell_before = 0;
-            if constexpr (CELL == RNN) {
-                now = clipped(0, sum[0]);
-            } else if constexpr (CELL == GRU) {
-                const TYPE z = clipped(0, sum[0]), reset = clipped(0, sum[1]);
-                const TYPE inside = (bias(2, 0) + input(2)) + reset * sum[2];
-                now = (1 - z) * clipped(1, inside) + z * before;
-            } else if constexpr (CELL == GRU_STATE) {
-                const TYPE z = update[at];
-                now = (1 - z) * clipped(1, sum[0]) + z * before;
-            } else {
-                cell_before = c ? c[at] : (TYPE)0;
-                const TYPE i = clipped(0, sum[0] + peephole(0, cell_before));
-                const TYPE f = layer.input_forget ? 1 - i : clipped(0, sum[2] + peephole(2, cell_before));
-                cell = f * cell_before + i * clipped(1, sum[3]);
-                now = clipped(0, sum[1] + peephole(1, cell)) * act(2, cell);
-            }
-            const bool within = !given.lengths || t < given.lengths[sample];
-            y[(((i64)t * layer.directions + d) * layer.n + sample) * layer.hidden + j] = within ? now : now * 0;
-            h_out[at] = within ? now : before;
-            if constexpr (CELL == LSTM) c_out[at] = within ? cell : cell_before;
-        }
-    }
+    int j, sample, d;
+    bool inside;
 };
-
-// A number of a state as products take it.
-COC_FN TYPE taken(const Layer& layer, TYPE h) {
-    if (!layer.rounds) return h;
-    const float code = rintf(fminf(fmaxf(__fdiv_rn((float)h, layer.scale), layer.lo), layer.hi));
-    return (TYPE)(code * layer.scale);
+COC_FN Unit unit_of(const Layer& l) {
+    const int j = blockIdx.x * kUnits + threadIdx.x % kUnits, sample = blockIdx.y * kSamples + threadIdx.x / kUnits;
+    return {j, sample, (int)blockIdx.z, j < l.hidden && sample < l.n};
 }
 
-#define STEP_PARAMETERS                                                                                               \
-    const TYPE *sums, const TYPE *r, const TYPE *bias, const TYPE *peepholes, const int *lengths, const TYPE *source, \
-        const TYPE *h, TYPE *h_out, const TYPE *c, TYPE *c_out, TYPE *update, TYPE *y, int step, int steps, Layer layer
-// source: what the products take, h or reset * h; null where it is zero.
-#define FIRST_GATE (CELL == GRU_STATE ? 2 : 0)
-COC_FN int time_of(const Layer& layer, int d, int step, int steps) { return layer.backwards || d == 1 ? steps - 1 - step : step; }
-
-// Few samples: a warp for each number of a state.
-KERNEL_BLOCKS(cuda_recurrent_warps, 256, 3, STEP_PARAMETERS) {
-    const Given given = {sums, r, bias, peepholes, lengths};
-    const i64 at = (i64)blockIdx.x * 8 + threadIdx.x / 32, units = (i64)layer.directions * layer.n * layer.hidden;
-    if (at >= units) return;  // whole warps
-    const int hidden = layer.hidden, j = (int)(at % hidden), sample = (int)(at / hidden % layer.n), d = (int)(at / hidden / layer.n);
-    const Unit unit = {layer, given, d, sample, j, time_of(layer, d, step, steps)};
-    TYPE sum[GATES];
-#pragma unroll
-    for (int g = 0; g < GATES; g++) sum[g] = 0;
-    if (source) {
-        const TYPE *from = source + at - j, *row = r + ((i64)(d * layer.all + FIRST_GATE) * hidden + j) * hidden;
-        for (int k = threadIdx.x % 32; k < hidden; k += 32) {
-            const TYPE v = taken(layer, from[k]);
-#pragma unroll
-            for (int g = 0; g < GATES; g++) sum[g] = sum[g] + v * row[(i64)g * hidden * hidden + k];
+// acc[k] += the product of a state of this thread's sample with row j of gate first + k, for `count` gates.
+template <class S, class R>
+COC_FN void add_products(const Layer& l, const Unit& u, const TYPE* states, int first, int count, TYPE (&acc)[4], S& state,
+                         R& rows) {
+    const TYPE* from = states + (i64)u.d * l.n * l.hidden;
+    const TYPE* weights = l.r + ((i64)u.d * l.gates() + first) * l.hidden * l.hidden;
+    const int unit = blockIdx.x * kUnits, sample = blockIdx.y * kSamples;
+    for (int begin = 0; begin < l.hidden; begin += kDepth) {
+        if (threadIdx.x < kSamples * kDepth) {
+            const int k = threadIdx.x % kDepth, s = threadIdx.x / kDepth;
+            const bool inside = sample + s < l.n && begin + k < l.hidden;
+            state[threadIdx.x] = inside ? from[(i64)(sample + s) * l.hidden + begin + k] : (TYPE)0;
         }
+        for (int e = threadIdx.x; e < count * kUnits * kDepth; e += 256) {
+            const int k = e % kDepth, j = e / kDepth % kUnits, g = e / kDepth / kUnits;
+            const bool inside = unit + j < l.hidden && begin + k < l.hidden;
+            rows[(g * kDepth + k) * (kUnits + 1) + j] =
+                inside ? weights[((i64)g * l.hidden + unit + j) * l.hidden + begin + k] : (TYPE)0;
+        }
+        __syncthreads();
+        const int most = l.hidden - begin < kDepth ? l.hidden - begin : kDepth;
+        for (int k = 0; k < most; ++k) {
+            const TYPE h = state[threadIdx.x / kUnits * kDepth + k];
 #pragma unroll
-        for (int g = 0; g < GATES; g++)
-            for (int by = 16; by; by /= 2) sum[g] = sum[g] + __shfl_xor_sync(0xffffffffu, sum[g], by);
+            for (int g = 0; g < 4; ++g)
+                if (g < count) acc[g] = acc[g] + h * rows[(g * kDepth + k) * (kUnits + 1) + threadIdx.x % kUnits];
+        }
+        __syncthreads();
     }
-    if (threadIdx.x % 32) return;
-#pragma unroll
-    for (int g = 0; g < GATES; g++) sum[g] = unit.begin(FIRST_GATE + g) + sum[g];
-    unit.finish(sum, h, h_out, c, c_out, update, y);
 }
 
-// 32 samples by 8 numbers of their states a block. The products of a number are added in the order of places.
-#define PLACES 32
-#define PITCH 36  // lanes read 16 bytes of rows that lie in other banks
-struct alignas(4 * sizeof(TYPE)) Quad {
-    TYPE v[4];
-};
-KERNEL_BLOCKS(cuda_recurrent_tiles, 256, 2, STEP_PARAMETERS) {
-    SHARED(TYPE, states, 32 * PITCH);
-    SHARED(TYPE, weights, 8 * GATES * PLACES);
-    const Given given = {sums, r, bias, peepholes, lengths};
-    const int hidden = layer.hidden, n = layer.n, lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = blockIdx.z;
-    const int sample = blockIdx.y * 32 + lane, j = blockIdx.x * 8 + warp;
-    const bool mine = sample < n && j < hidden;
-    const Unit unit = {layer, given, d, sample, j, time_of(layer, d, step, steps)};
-    TYPE sum[GATES];
+// The update and reset gate of a GRU whose product takes reset * h: `update`, and what that product takes.
+KERNEL_BOUNDS(cuda_recurrent_reset, 256, const TYPE* h, const TYPE* seen, TYPE* update, TYPE* reset_seen, int step, int steps,
+              int backwards, LAYER_PARAMETERS) {
+    SHARED(TYPE, state, kSamples * kDepth);
+    SHARED(TYPE, rows, 4 * kDepth * (kUnits + 1));
+    const Layer layer = LAYER;
+    const Unit u = unit_of(layer);
+    const int t = backwards || u.d == 1 ? steps - 1 - step : step;
+    const TYPE* first = sums + (((i64)t * n + u.sample) * directions + u.d) * 3 * hidden + u.j;
+    TYPE acc[4] = {u.inside ? first[0] : (TYPE)0, u.inside ? first[hidden] : (TYPE)0, 0, 0};
+    add_products(layer, u, seen, 0, 2, acc, state, rows);
+    if (!u.inside) return;
+    const i64 unit = ((i64)u.d * n + u.sample) * hidden + u.j;
+    update[unit] = layer.clipped(u.d, 0, acc[0]);
+    reset_seen[unit] = Rounding{scale, lo, hi}.of(layer.clipped(u.d, 0, acc[1]) * h[unit]);
+}
+
+// One step of all directions. `update` and `reset_seen` come from the kernel above.
+KERNEL_BOUNDS(cuda_recurrent_step, 256, TYPE* h, TYPE* c, const TYPE* seen, TYPE* next, const TYPE* update,
+              const TYPE* reset_seen, TYPE* y, int step, int steps, int backwards, int input_forget, LAYER_PARAMETERS) {
+    SHARED(TYPE, state, kSamples * kDepth);
+    SHARED(TYPE, rows, 4 * kDepth * (kUnits + 1));
+    const Layer layer = LAYER;
+    const Unit u = unit_of(layer);
+    const int t = backwards || u.d == 1 ? steps - 1 - step : step, gates = layer.gates();
+    const TYPE* first = sums + (((i64)t * n + u.sample) * directions + u.d) * gates * hidden + u.j;
+    TYPE acc[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int g = 0; g < GATES; g++) sum[g] = mine ? unit.begin(FIRST_GATE + g) : (TYPE)0;
-    if (source) {
-        TYPE next_state[4], next_weight[GATES];  // of the next places, on their way while these are multiplied
-        const TYPE *from = source + (i64)d * n * hidden, *rows = r + (i64)(d * layer.all + FIRST_GATE) * hidden * hidden;
-        const auto fetch = [&](int first) {
-            const int place = first + lane;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int other = blockIdx.y * 32 + warp + 8 * i;
-                next_state[i] = place < hidden && other < n ? from[(i64)other * hidden + place] : (TYPE)0;
-            }
-#pragma unroll
-            for (int g = 0; g < GATES; g++)
-                next_weight[g] = place < hidden && j < hidden ? rows[((i64)g * hidden + j) * hidden + place] : (TYPE)0;
-        };
-        fetch(0);
-        for (int first = 0; first < hidden; first += PLACES) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) states[(warp + 8 * i) * PITCH + lane] = taken(layer, next_state[i]);
-#pragma unroll
-            for (int g = 0; g < GATES; g++) weights[(warp * GATES + g) * PLACES + lane] = next_weight[g];
-            BARRIER();
-            if (first + PLACES < hidden) fetch(first + PLACES);
-#pragma unroll
-            for (int k = 0; k < PLACES; k += 4) {
-                const Quad v = wide_load<Quad>(states, lane * PITCH + k);
-#pragma unroll
-                for (int g = 0; g < GATES; g++) {
-                    const Quad w = wide_load<Quad>(weights, (warp * GATES + g) * PLACES + k);
-#pragma unroll
-                    for (int i = 0; i < 4; i++) sum[g] = sum[g] + v.v[i] * w.v[i];
-                }
-            }
-            BARRIER();
-        }
+    for (int g = 0; g < 4; ++g)
+        if (u.inside && g < gates) acc[g] = first[(i64)g * hidden];
+    const bool apart = cell == GRU && !update;  // the last gate of a GRU is multiplied by reset after its product
+    const TYPE before = acc[2];
+    if (apart) acc[2] = u.inside && bias ? bias[((i64)u.d * 6 + 5) * hidden + u.j] : (TYPE)0;
+    if (update) {
+        TYPE last[4] = {acc[2], 0, 0, 0};
+        add_products(layer, u, reset_seen, 2, 1, last, state, rows);
+        acc[2] = last[0];
+    } else {
+        add_products(layer, u, seen, 0, gates, acc, state, rows);
     }
-    if (mine) unit.finish(sum, h, h_out, c, c_out, update, y);
+    if (!u.inside) return;
+    const i64 unit = ((i64)u.d * n + u.sample) * hidden + u.j;
+    const TYPE h_before = h[unit], c_before = c ? c[unit] : (TYPE)0, one = 1;
+    TYPE h_now, c_now = 0;
+    if (cell == RNN) {
+        h_now = layer.clipped(u.d, 0, acc[0]);
+    } else if (cell == GRU) {
+        const TYPE z = update ? update[unit] : layer.clipped(u.d, 0, acc[0]);
+        if (apart) acc[2] = before + layer.clipped(u.d, 0, acc[1]) * acc[2];
+        h_now = (one - z) * layer.clipped(u.d, 1, acc[2]) + z * h_before;
+    } else {
+        const TYPE* of = peepholes ? peepholes + (i64)u.d * 3 * hidden + u.j : nullptr;
+        const TYPE i = layer.clipped(u.d, 0, of ? acc[0] + of[0] * c_before : acc[0]);
+        const TYPE f = input_forget ? one - i : layer.clipped(u.d, 0, of ? acc[2] + of[2 * hidden] * c_before : acc[2]);
+        c_now = f * c_before + i * layer.clipped(u.d, 1, acc[3]);
+        const TYPE o = layer.clipped(u.d, 0, of ? acc[1] + of[hidden] * c_now : acc[1]);
+        h_now = o * layer.act(u.d, 2, c_now);
+    }
+    const bool within = !lengths || t < lengths[u.sample];  // a shorter sample keeps its state; its results are 0
+    const TYPE kept = within ? h_now : h_before;
+    y[(((i64)t * directions + u.d) * n + u.sample) * hidden + u.j] = within ? h_now : h_now * (TYPE)0;
+    h[unit] = kept;
+    next[unit] = Rounding{scale, lo, hi}.of(kept);
+    if (c) c[unit] = within ? c_now : c_before;
 }
