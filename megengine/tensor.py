@@ -156,11 +156,10 @@ class Tensor(_Fields):
     def _wrap(cls, value: Any, dtype: DType | None = None, device: str | None = None) -> Tensor:
         """Take over storage without a copy, except of values that lie elsewhere; they stay where no device is named."""
         self = cls.__new__(cls)
-        if device is None:
-            device = value.runtime.name if type(value) is DeviceArray else "cpu0"
-        self._value = placed(value, device)
+        place = device or (value.runtime.name if type(value) is DeviceArray else "cpu0")
+        self._value = placed(value, place)
         self._dtype = value.dtype if dtype is None else dtype
-        self._device = device
+        self._device = place
         self._spec = None
         return self
 
