@@ -12,6 +12,7 @@ from megengine.kernels.cuda.runtime import runtime_of
 from megengine.kernels.cuda.sources import Program, program, type_name
 
 _UNIFORM, _NORMAL, _FACTORS = range(3)
+_OTHERS = (np.dtype(np.float64), np.dtype(np.float16), bfloat16)  # dtypes of factors beside float32
 
 
 def _made(
@@ -43,4 +44,4 @@ def random_factors(
 def programs() -> Iterator[Program]:
     """Every kind, factors of every dtype."""
     yield from (program("random.cu", KIND=kind, TYPE="float") for kind in range(3))
-    yield from (program("random.cu", KIND=_FACTORS, TYPE=type_name(t)) for t in (np.float64, np.float16, bfloat16))
+    yield from (program("random.cu", KIND=_FACTORS, TYPE=type_name(t)) for t in _OTHERS)

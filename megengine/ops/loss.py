@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from megengine.core.dtype import is_float
+from megengine.core.dtype import is_float, storage_of
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
@@ -95,7 +95,7 @@ def dropout(inp: TensorLike, drop_prob: float, training: bool = True) -> Tensor:
     shape, device = x.spec.shape, x.spec.device
     if not is_float(x.dtype):
         return x * Tensor(draw_factors(shape, FLOAT32, zeros=drop_prob, device="cpu0"), dtype=x.dtype, device=device)
-    return x * Tensor._wrap(draw_factors(shape, x.dtype, zeros=drop_prob, device=device), None, device)
+    return x * Tensor._wrap(draw_factors(shape, storage_of(x.dtype), zeros=drop_prob, device=device), None, device)
 
 
 _IMPOSSIBLE = -1e30  # a finite stand-in for log(0)

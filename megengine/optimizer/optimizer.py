@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from megengine.core.calls import shown
-from megengine.core.dtype import bfloat16
+from megengine.core.dtype import bfloat16, storage_of
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, StateDictError
 from megengine.dispatch.refusal import constructor, explains, own
 from megengine.kernels import updates
@@ -248,7 +248,7 @@ class Optimizer:
         for batch, done in batches.values():
             self._run_on_gpu(batch, group)
             for p, out in done:
-                p._value = elementwise.cast(out, p.dtype) if self._copies or p.dtype != _F32 else out
+                p._value = elementwise.cast(out, storage_of(p.dtype)) if self._copies or p.dtype != _F32 else out
         return others
 
     def _run_on_gpu(self, batch: DeviceBatch, group: Group) -> None:

@@ -256,7 +256,9 @@ def draw_factors(shape: tuple[int, ...], dtype: np.dtype, *, zeros: float, devic
     factor = np.float32(1 / (1 - zeros))
     large = math.prod(shape) >= _LARGE
     if large and on_gpu(device):
-        return gpu_random.random_factors(_default._key(), shape, dtype, least=zeros, factor=factor, device=device)
+        return gpu_random.random_factors(
+            _default._key(), shape, dtype, least=zeros, factor=float(factor), device=device
+        )
     drawn = draw(shape, normal=False) if large else _default.generator.random(shape)
     return np.asarray((drawn >= zeros) * factor, dtype)
 
