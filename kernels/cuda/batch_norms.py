@@ -41,7 +41,7 @@ class _Shape:
     wide: bool
     units: int
     all: int
-    size: np.dtype
+    dtype: Any
 
     @property
     def suffix(self) -> str:
@@ -55,7 +55,7 @@ class _Shape:
 
     def number(self, value: float) -> Any:
         """A number of the type that is computed with."""
-        return np.float64(value) if self.size == _F64 else np.float32(value)
+        return np.float64(value) if self.dtype == _F64 else np.float32(value)
 
     @property
     def count(self) -> Any:
@@ -69,7 +69,7 @@ class _Shape:
 
     @property
     def _width(self) -> int:
-        return 16 // self.size.itemsize if self.wide else 1
+        return 16 // self.dtype.itemsize if self.wide else 1
 
     def split(self) -> tuple[int, int]:
         """Blocks of a channel, and the units of each."""
@@ -88,81 +88,98 @@ def _shape(x: TensorSpec, aligned: bool) -> _Shape:
     return _Shape(n, channels, plane, wide, units, n * units, x.dtype)
 
 
-def _program(file: str, dtype: np.dtype, parameters: np.dtype) -> Program:
+def _program(file: str, dtype: Any, parameters: Any) -> Program:
     return program(file, NUM=type_name(dtype), PAR=type_name(parameters))
 
 
-def _aligned(*arrays: DeviceArray) -> bool:
-    return all(a.address % 16 == 0 for a in arrays)
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    kernel: str
+    grid: int
+    block: int | tuple[int, int]
+    numbers: tuple[Any, ...]
 
 
-def _column_blocks(shape: _Shape) -> tuple[int, tuple[int, int]]:
-    across = 32 if shape.channels >= 2048 else 8
-    return -(-shape.channels // across), (across, 256 // across)
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The launches of a call: one of inputs and results, or one of `read` inputs to parts and one of all of them."""
+
+    program: Program
+    launches: tuple[_Launch, ...]
+    parts: tuple[int, int] = (0, 0)
+    read: int = 0
+    number: np.dtype = _F32
 
 
-def _training(problem: Problem, x: DeviceArray, scale: DeviceArray, bias: DeviceArray) -> tuple[DeviceArray, ...]:
-    runtime, shape, dtype = x.runtime, _shape(problem.inputs[0], _aligned(x)), problem.inputs[1].dtype
-    y, mean, var = (runtime.empty(s.shape, s.dtype) for s in problem.outputs)
-    source, eps = _program("batch_norm.cu", x.dtype, dtype), shape.number(problem.attrs.eps)
+# op -> file, the beginning of its kernels' names, the kernel that leaves parts, numbers of a part, inputs that this
+# kernel reads, and the elements that a thread keeps in registers (with loads of one, or of 16 bytes)
+_KINDS = {
+    "batch_norm_training": ("batch_norm.cu", "cuda_batch_norm", "moments", 3, 1, (16, 32)),
+    "batch_norm_training_backward": ("batch_norm_backward.cu", "cuda_batch_norm_back", "sums", 2, 5, (8, 16)),
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def _trained(problem: Problem, aligned: bool) -> _Plan:
+    """The launches of a batch's normalisation, or of its gradient."""
+    file, name, first, width, read, most = _KINDS[problem.op]
+    shape, vector = _shape(problem.inputs[0], aligned), problem.inputs[-1].dtype
+    source, eps = _program(file, problem.inputs[0].dtype, vector), shape.number(problem.attrs.eps)
+    backward = problem.op == "batch_norm_training_backward"
     if shape.plane == 1:
-        grid, block = _column_blocks(shape)
+        across = 32 if shape.channels >= 2048 else 8
         numbers = (np.int32(shape.n), np.int32(shape.channels), eps)
-        runtime.launch(source, "cuda_batch_norm_columns", grid, block, (x, scale, bias, y, mean, var, *numbers))
-    elif threads := shape.held((16, 32)):
-        arguments = (x, scale, bias, y, mean, var, *shape.numbers, shape.count, eps)
-        runtime.launch(source, f"cuda_batch_norm_held{shape.suffix}", shape.channels, threads, arguments)
-    else:
-        splits, chunk = shape.split()
-        blocks, ends = shape.channels * splits, (np.int32(splits), np.int32(chunk))
-        parts = runtime.empty((blocks, 3), _F64 if x.dtype == _F64 else _F32)
-        arguments = (x, parts, *shape.numbers, *ends)
-        runtime.launch(source, f"cuda_batch_norm_moments{shape.suffix}", blocks, 256, arguments)
-        arguments = (x, parts, scale, bias, y, mean, var, *shape.numbers, *ends, eps)
-        runtime.launch(source, f"cuda_batch_norm_joined{shape.suffix}", blocks, 256, arguments)
-    return y, mean, var
+        block = (across, 256 // across)
+        return _Plan(source, (_Launch(f"{name}_columns", -(-shape.channels // across), block, numbers),))
+    if threads := shape.held(most):
+        numbers = (*shape.numbers, shape.count, eps)
+        return _Plan(source, (_Launch(f"{name}_held{shape.suffix}", shape.channels, threads, numbers),))
+    splits, chunk = shape.split()
+    blocks, numbers = shape.channels * splits, (*shape.numbers, np.int32(splits), np.int32(chunk))
+    ends = ((eps,), (shape.count, eps)) if backward else ((), (eps,))
+    names = (f"{name}_{first}{shape.suffix}", f"{name}_joined{shape.suffix}")
+    launches = tuple(_Launch(n, blocks, 256, (*numbers, *end)) for n, end in zip(names, ends, strict=True))
+    return _Plan(source, launches, (blocks, width), read, _F64 if shape.dtype == _F64 else _F32)
 
 
-def _backward(problem: Problem, x: DeviceArray, ct: DeviceArray, *vectors: DeviceArray) -> tuple[DeviceArray, ...]:
-    """Of x, ct, scale, mean and var."""
-    runtime, shape, dtype = x.runtime, _shape(problem.inputs[0], _aligned(x, ct)), problem.inputs[2].dtype
-    dx, dscale, dbias = (runtime.empty(s.shape, s.dtype) for s in problem.outputs)
-    if x.size == 0:
-        return dx, runtime.zeros(dscale.shape, dtype), runtime.zeros(dbias.shape, dtype)
-    source, eps = _program("batch_norm_backward.cu", x.dtype, dtype), shape.number(problem.attrs.eps)
-    inputs, results = (x, ct, *vectors), (dx, dscale, dbias)
+def _training(problem: Problem, *inputs: DeviceArray) -> tuple[DeviceArray, ...]:
+    """Of x, scale and bias; or of x, ct, scale, mean and var."""
+    x, runtime = inputs[0], inputs[0].runtime
+    results = tuple(runtime.empty(s.shape, s.dtype) for s in problem.outputs)
+    if not x.size:
+        return (results[0], *(runtime.zeros(r.shape, r.dtype) for r in results[1:]))
+    plan = _trained(problem, all(a.address % 16 == 0 for a in inputs if len(a.shape) > 1))
+    *before, last = plan.launches
+    parts = ()
+    for one in before:
+        parts = (runtime.empty(plan.parts, plan.number),)
+        arguments = (*inputs[: plan.read], *parts, *one.numbers)
+        runtime.launch(plan.program, one.kernel, one.grid, one.block, arguments)
+    arguments = (*inputs, *parts, *results, *last.numbers)
+    runtime.launch(plan.program, last.kernel, last.grid, last.block, arguments)
+    return results
+
+
+@functools.lru_cache(maxsize=4096)
+def _applied(problem: Problem, aligned: bool) -> _Plan:
+    """The launch of a normalisation by given statistics."""
+    x, shape = problem.inputs[0], _shape(problem.inputs[0], aligned)
+    source, eps = _program("batch_norm.cu", x.dtype, problem.inputs[1].dtype), shape.number(problem.attrs.eps)
     if shape.plane == 1:
-        grid, block = _column_blocks(shape)
-        numbers = (np.int32(shape.n), np.int32(shape.channels), eps)
-        runtime.launch(source, "cuda_batch_norm_back_columns", grid, block, (*inputs, *results, *numbers))
-    elif threads := shape.held((8, 16)):
-        arguments = (*inputs, *results, *shape.numbers, shape.count, eps)
-        runtime.launch(source, f"cuda_batch_norm_back_held{shape.suffix}", shape.channels, threads, arguments)
-    else:
-        splits, chunk = shape.split()
-        blocks, ends = shape.channels * splits, (np.int32(splits), np.int32(chunk))
-        parts = runtime.empty((blocks, 2), _F64 if x.dtype == _F64 else _F32)
-        arguments = (*inputs, parts, *shape.numbers, *ends, eps)
-        runtime.launch(source, f"cuda_batch_norm_back_sums{shape.suffix}", blocks, 256, arguments)
-        arguments = (*inputs, parts, *results, *shape.numbers, *ends, shape.count, eps)
-        runtime.launch(source, f"cuda_batch_norm_back_joined{shape.suffix}", blocks, 256, arguments)
-    return dx, dscale, dbias
+        numbers = (np.int64(x.size), np.int32(shape.channels), eps)
+        return _Plan(source, (_Launch("cuda_batch_norm_given_columns", min(-(-x.size // 256), 1 << 16), 256, numbers),))
+    splits, chunk = shape.split()
+    numbers = (*shape.numbers, np.int32(splits), np.int32(chunk), eps)
+    return _Plan(source, (_Launch(f"cuda_batch_norm_given{shape.suffix}", shape.channels * splits, 256, numbers),))
 
 
 def _given(problem: Problem, x: DeviceArray, *vectors: DeviceArray) -> DeviceArray:
     """Of x, scale, bias, mean and var."""
-    runtime, shape = x.runtime, _shape(problem.inputs[0], _aligned(x))
-    y = runtime.empty(x.shape, x.dtype)
-    if x.size == 0:
-        return y
-    source, eps = _program("batch_norm.cu", x.dtype, problem.inputs[1].dtype), shape.number(problem.attrs.eps)
-    if shape.plane == 1:
-        numbers = (np.int64(x.size), np.int32(shape.channels), eps)
-        runtime.each(source, "cuda_batch_norm_given_columns", x.size, (x, *vectors, y, *numbers))
-    else:
-        splits, chunk = shape.split()
-        arguments = (x, *vectors, y, *shape.numbers, np.int32(splits), np.int32(chunk), eps)
-        runtime.launch(source, f"cuda_batch_norm_given{shape.suffix}", shape.channels * splits, 256, arguments)
+    y = x.runtime.empty(x.shape, x.dtype)
+    if y.size:
+        plan = _applied(problem, x.address % 16 == 0)
+        (one,) = plan.launches
+        x.runtime.launch(plan.program, one.kernel, one.grid, one.block, (x, *vectors, y, *one.numbers))
     return y
 
 
@@ -195,7 +212,7 @@ def _usable(problem: Problem) -> str | None:
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "batch_norm": (EagerKernel("cuda_batch_norm", _given, _usable),),
     "batch_norm_training": (EagerKernel("cuda_batch_norm_training", _training, _usable),),
-    "batch_norm_training_backward": (EagerKernel("cuda_batch_norm_training_backward", _backward, _usable),),
+    "batch_norm_training_backward": (EagerKernel("cuda_batch_norm_training_backward", _training, _usable),),
     "running_statistics": (EagerKernel("cuda_running_statistics", _running, _running_usable),),
 }
 

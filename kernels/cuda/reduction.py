@@ -188,68 +188,81 @@ def _ended(runs: Runs) -> Runs:
     return runs_of(tuple(n for n, _ in runs), tuple(i for i, (_, reduced) in enumerate(runs) if reduced))
 
 
-@functools.lru_cache(maxsize=4096)
-def _passes(kind: Kind, runs: Runs, size: int, divisor: int, aligned: bool) -> tuple[_Pass, ...]:
-    """The launches of a reduction to `size` results."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The launches of a reduction; none where the result is the operand in another shape."""
+
+    passes: tuple[_Pass, ...]
+    places: bool
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def _passes(kind: Kind, runs: Runs, size: int, divisor: int, *, aligned: bool) -> tuple[_Pass, ...]:
+    """The launches of a reduction to `size` results; the address of the operand is a multiple of 16 if `aligned`."""
     made: list[_Pass] = []
     while not made or runs[-1] != (1, True):
         dtype = kind.sum if made else kind.source
-        way, runs = _next_way(runs, min(8, 16 // dtype.itemsize) if aligned else 1)
+        way, runs = _next_way(runs, min(8, 16 // dtype.itemsize) if aligned or made else 1)
         left, runs = math.prod(n for n, _ in runs), _ended(runs)
-        last = runs[-1] == (1, True) or not any(reduced for _, reduced in runs)
+        last = runs[-1] == (1, True)
         source = kind.program(first=not made, last=last)
-        out = kind.result if last else kind.sum
         numbers = (*way.numbers, np.int64(divisor if last else -1))
-        made.append(_Pass(source, way.kernel, way.grid, way.block, size if last else left, out, numbers))
-        aligned = True
+        dtype = kind.result if last else kind.sum
+        made.append(_Pass(source, way.kernel, way.grid, way.block, size if last else left, dtype, numbers))
     return tuple(made)
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(
+    op: str, dtype: np.dtype, shape: tuple[int, ...], axes: tuple[int, ...], out: tuple[int, ...], aligned: bool
+) -> _Plan:
+    kind, size, count = kind_of(op, dtype), math.prod(out), math.prod(shape)
+    runs = runs_of(shape, axes) if count else ((size, False), (0, True))
+    stays = runs[-1] == (1, True) and not kind.places
+    passes = (
+        () if stays or not size else _passes(kind, runs, size, count // size if op == "mean" else -1, aligned=aligned)
+    )
+    return _Plan(passes, kind.places, out, kind.result)
+
+
+@functools.lru_cache(maxsize=4096)
+def _prepared(problem: Problem, aligned: bool) -> _Plan:
+    x, axis = problem.inputs[0], problem.attrs.axis
+    axes = range(x.ndim) if axis is None else {a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)}
+    return _plan(problem.op, storage_of(x.dtype), x.shape, tuple(sorted(axes)), problem.outputs[0].shape, aligned)
+
+
+def _run_plan(plan: _Plan, x: DeviceArray) -> DeviceArray:
+    if not plan.passes:
+        return x.reshape(plan.shape) if x.size else x.runtime.empty(plan.shape, plan.dtype)
+    runtime, last, values, places = x.runtime, plan.passes[-1], x, None
+    out = runtime.empty(plan.shape, plan.dtype)
+    for one in plan.passes:
+        result = out if one is last else runtime.empty((one.size,), one.dtype)
+        where = None
+        if plan.places:
+            where, result = (out, None) if one is last else (runtime.empty((one.size,), _INT), result)
+        runtime.launch(one.program, one.kernel, one.grid, one.block, (values, places, result, where, *one.numbers))
+        values, places = result, where
+    return out
 
 
 def reduced(op: str, x: DeviceArray, axes: tuple[int, ...], shape: tuple[int, ...]) -> DeviceArray:
     """A reduction of x over axes (non-negative, sorted), of that result's shape."""
-    kind = kind_of(op, x.dtype)
-    size = math.prod(shape)
-    runs = runs_of(x.shape, axes) if x.size else ((size, False), (0, True))
-    return _reduce(kind, x, runs, shape)
-
-
-def _reduce(kind: Kind, x: DeviceArray, runs: Runs, shape: tuple[int, ...]) -> DeviceArray:
-    size, runtime = math.prod(shape), x.runtime
-    if size == 0:
-        return runtime.empty(shape, kind.result)
-    if runs[-1] == (1, True) and not kind.places and kind.result == x.dtype and x.size == size:
-        return x.reshape(shape)
-    divisor = x.size // size if kind.op == "mean" else -1
-    values, places = x, None
-    passes = _passes(kind, runs, size, divisor, x.address % 16 == 0)
-    for number, one in enumerate(passes):
-        last = number + 1 == len(passes)
-        out = runtime.empty(shape if last else (one.size,), one.dtype)
-        if kind.places:
-            where = out if last else runtime.empty((one.size,), _INT)
-            out = None if last else out
-        else:
-            where = None
-        runtime.launch(one.program, one.kernel, one.grid, one.block, (values, places, out, where, *one.numbers))
-        values, places = out, where
-    return places if kind.places else values
-
-
-@functools.lru_cache(maxsize=4096)
-def _prepared(problem: Problem) -> tuple[Kind, Runs, tuple[int, ...]]:
-    """The kind, runs and shape of the result of a call."""
-    x, y, axis = problem.inputs[0], problem.outputs[0], problem.attrs.axis
-    axes = range(x.ndim) if axis is None else {a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)}
-    runs = runs_of(x.shape, tuple(axes)) if x.size else ((y.size, False), (0, True))
-    return kind_of(problem.op, storage_of(x.dtype)), runs, y.shape
+    return _run_plan(_plan(op, x.dtype, x.shape, axes, shape, x.address % 16 == 0), x)
 
 
 def _run(problem: Problem, x: DeviceArray) -> DeviceArray:
-    kind, runs, shape = _prepared(problem)
-    return _reduce(kind, x, runs, shape)
+    return _run_plan(_prepared(problem, x.address % 16 == 0), x)
 
 
-KERNELS: dict[str, tuple[Kernel, ...]] = {op: (EagerKernel(f"cuda_{op}", _run),) for op in _MERGES}
+def _usable(problem: Problem) -> str | None:
+    dtype = storage_of(problem.inputs[0].dtype)
+    return None if dtype in TYPES else f"{dtype}; only real numbers"
+
+
+KERNELS: dict[str, tuple[Kernel, ...]] = {op: (EagerKernel(f"cuda_{op}", _run, _usable),) for op in _MERGES}
 
 
 def programs() -> Iterator[Program]:

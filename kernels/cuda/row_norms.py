@@ -19,11 +19,11 @@ from megengine.kernels.problem import Problem
 _DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.float16, bfloat16)))
 
 
-def _program(dtype: np.dtype) -> Program:
+def _program(dtype: Any) -> Program:
     return program("row_norm.cu", NUM=type_name(dtype))
 
 
-def _number(dtype: np.dtype, value: float) -> Any:
+def _number(dtype: Any, value: float) -> Any:
     """A number of the type that elements of a dtype are computed with."""
     return np.float64(value) if dtype == np.float64 else np.float32(value)
 

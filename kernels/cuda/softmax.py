@@ -61,7 +61,7 @@ def _prepared(problem: Problem, aligned: bool) -> tuple[Program, _Launch]:
     return _program(x.dtype), launch
 
 
-def _program(dtype: np.dtype) -> Program:
+def _program(dtype: Any) -> Program:
     return program("softmax.cu", NUM=type_name(dtype))
 
 

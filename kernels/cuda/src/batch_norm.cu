@@ -84,7 +84,7 @@ COC_FN void normalise(const NUM* x, NUM* y, Factors f, Planes planes, Part part)
 }
 // The result from those statistics, which every warp joins.
 template <int V>
-COC_FN void joined(const NUM* x, const A* parts, const PAR* scale, const PAR* bias, NUM* y, PAR* mean, PAR* var, int channels,
+COC_FN void joined(const NUM* x, const PAR* scale, const PAR* bias, const A* parts, NUM* y, PAR* mean, PAR* var, int channels,
                    int units, int all, int splits, int chunk, A eps) {
     const unsigned channel = blockIdx.x / splits, split = blockIdx.x - channel * splits;
     Moments mine = {0, 0, 0};
@@ -116,9 +116,9 @@ COC_FN void given(const NUM* x, const PAR* scale, const PAR* bias, const PAR* me
                   int splits, int chunk) {                                                                                 \
         moments<V, K / 2>(x, parts, channels, units, all, splits, chunk);                                                  \
     }                                                                                                                      \
-    KERNEL_BOUNDS(cuda_batch_norm_joined##suffix, 256, const NUM* x, const A* parts, const PAR* scale, const PAR* bias,    \
+    KERNEL_BOUNDS(cuda_batch_norm_joined##suffix, 256, const NUM* x, const PAR* scale, const PAR* bias, const A* parts,    \
                   NUM* y, PAR* mean, PAR* var, int channels, int units, int all, int splits, int chunk, A eps) {           \
-        joined<V>(x, parts, scale, bias, y, mean, var, channels, units, all, splits, chunk, eps);                          \
+        joined<V>(x, scale, bias, parts, y, mean, var, channels, units, all, splits, chunk, eps);                          \
     }                                                                                                                      \
     KERNEL_BOUNDS(cuda_batch_norm_given##suffix, 256, const NUM* x, const PAR* scale, const PAR* bias, const PAR* mean,    \
                   const PAR* var, NUM* y, int channels, int units, int all, int splits, int chunk, A eps) {                \
