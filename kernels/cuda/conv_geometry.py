@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -103,11 +103,21 @@ def _axis(size: Three, inner: int) -> Three:
     return size[1] * size[2] * inner, size[2] * inner, inner
 
 
+class Steps(NamedTuple):
+    """Where weights lie, in elements: steps to the next group, given and taken channel; the first tap; along axes."""
+
+    group: int
+    given: int
+    taken: int
+    start: int
+    axis: Three
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """One launch: the places of the result from `origin` by `hop` take the taps that `first` and `step` say.
 
-    `counts`, `taps`: how many, along each axis. `weight`: steps in elements.
+    `counts`, `taps`: how many, along each axis. `weight`: steps in weights.
     """
 
     x: Layout
@@ -119,11 +129,9 @@ class Window:
     step: Three
     origin: Three
     hop: Three
-    weight: tuple[
-        int, int, int, int, Three
-    ]  # steps to the next group, given and taken channel; start; steps along axes
+    weight: Steps
 
-    def struct(self, *, part: int = 0, parts: int = 1, kept: int = 0) -> np.void:
+    def struct(self, *, part: int = 0, parts: int = 1, kept: int = 0) -> Any:
         """The struct of the kernels; `kept` channels of a group have gradients."""
         made = np.zeros((), _struct(self.index))
         single: dict[str, Any] = {
@@ -133,8 +141,9 @@ class Window:
             "of_plane": divisor(math.prod(self.counts[1:])), "of_line": divisor(self.counts[2]),
             "channels": divisor(self.x.channels), "taps": divisor(math.prod(self.taps)),
             "plane_taps": divisor(math.prod(self.taps[1:])), "line_taps": divisor(self.taps[2]),
-            "w_group": self.weight[0], "w_given": self.weight[1], "w_taken": self.weight[2], "w_start": self.weight[3],
-            "w_axis": self.weight[4], "x_group": self.x.group, "x_image": self.x.image, "x_channel": self.x.channel,
+            "w_group": self.weight.group, "w_given": self.weight.given, "w_taken": self.weight.taken,
+            "w_start": self.weight.start, "w_axis": self.weight.axis, "x_group": self.x.group,
+            "x_image": self.x.image, "x_channel": self.x.channel,
             "x_axis": self.x.axis, "y_group": self.y.group, "y_image": self.y.image, "y_channel": self.y.channel,
             "y_axis": tuple(h * a for h, a in zip(self.hop, self.y.axis, strict=True)),
             "y_start": sum(o * a for o, a in zip(self.origin, self.y.axis, strict=True)),
@@ -175,8 +184,8 @@ def forward(x: Layout, y: Layout, kernel: Any, attrs: Any, *, together: bool = F
     kernel, ones = three(kernel, 1), (1, 1, 1)
     taps, taken = math.prod(kernel), x.channels
     first = three([-before for before, _ in attrs.padding], 0)
-    inner = (1, 0, _steps(kernel, taken)) if together else (taps, 0, _steps(kernel))
-    weight = (y.channels * taken * taps, taken * taps, *inner)
+    along = _steps(kernel, taken if together else 1)
+    weight = Steps(y.channels * taken * taps, taken * taps, 1 if together else taps, 0, along)
     places = (y.size, kernel, three(attrs.stride, 1), first, three(attrs.dilation, 1))
     return [Window(x, y, *places, (0, 0, 0), ones, weight)]
 
@@ -205,13 +214,14 @@ def backward(x: Layout, y: Layout, kernel: Any, attrs: Any, *, together: bool = 
     kernel, stride = three(kernel, 1), three(attrs.stride, 1)
     taps, given, taken = math.prod(kernel), y.channels, x.channels
     steps = _steps(kernel, taken if together else 1)
-    across = (taken * given * taps, taps * taken, 1) if together else (taken * given * taps, taps, given * taps)
+    of_given, of_taken = (taps * taken, 1) if together else (taps, given * taps)
     before, dilation = three([a for a, _ in attrs.padding], 0), three(attrs.dilation, 1)
     axes = [_phases(*numbers) for numbers in zip(y.size, kernel, stride, before, dilation, strict=True)]
     windows = []
     for phase in itertools.product(*axes):
         origin, counts, number, tap, by, first, step = zip(*phase, strict=True)
         start = sum(t * s for t, s in zip(tap, steps, strict=True))
-        weight = (*across, start, tuple(b * s for b, s in zip(by, steps, strict=True)))
+        along = by[0] * steps[0], by[1] * steps[1], by[2] * steps[2]
+        weight = Steps(taken * given * taps, of_given, of_taken, start, along)
         windows.append(Window(x, y, counts, number, (1, 1, 1), first, step, origin, stride, weight))
     return windows

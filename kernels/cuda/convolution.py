@@ -173,7 +173,7 @@ def _depthwise(windows: list[Window], dtype: np.dtype, finish: Finish) -> Plan:
         made = single_program(dtype, window.index, finish, last=True)
         blocks = min(-(-window.places * groups // wide(dtype) // THREADS), 1 << 16)
         launches.append(Launch(made, "convolve_depthwise", (blocks,), window.struct()))
-    taps = windows[0].weight[0]
+    taps = windows[0].weight.group
     return Plan(tuple(launches), (None, Packing(1, groups, groups, taps)), wide=True)
 
 

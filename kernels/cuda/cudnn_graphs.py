@@ -209,7 +209,9 @@ def computed(problem: Problem, arrays: tuple[DeviceArray, ...], *, last: bool) -
     """The result by cuDNN; None where the device or cuDNN has no graph for it. Weights lie as the op says."""
     runtime = arrays[0].runtime
     graphs = None if runtime.libraries is None else runtime.libraries.graphs
-    graph = None if graphs is None else graphs.of(problem, last=last)
+    if graphs is None:
+        return None
+    graph = graphs.of(problem, last=last)
     if graph is None:
         return None
     shape, weight = problem.outputs[0].shape, problem.op.endswith("backward_weight")

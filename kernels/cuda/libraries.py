@@ -41,12 +41,13 @@ class Gemm:
     count: int
 
 
-def _operand(across: int, along: int, lines: int, depth: int, step: int, *, first: bool) -> tuple[int, int, int] | None:
-    """An operand with steps across lines and along sums; None where neither is 1, or columns overlap."""
+def _operand(steps: tuple[int, int], sizes: tuple[int, int], far: int, *, first: bool) -> tuple[int, int, int] | None:
+    """An operand with steps and sizes across lines and along sums; None where neither step is 1, or columns overlap."""
+    (across, along), (lines, depth) = steps, sizes
     if (across == 1 or lines == 1) and along >= lines:
-        return (_PLAIN if first else _TURNED), along, step
+        return (_PLAIN if first else _TURNED), along, far
     if (along == 1 or depth == 1) and across >= depth:
-        return (_TURNED if first else _PLAIN), across, step
+        return (_TURNED if first else _PLAIN), across, far
     return None
 
 
@@ -56,8 +57,8 @@ def gemm_of(product: Any) -> Gemm | None:
         return None
     count, left, right, out = product.stack[0] if product.stack else (1, 0, 0, 0)
     rows, columns, depth = product.rows, product.columns, product.depth
-    first = _operand(*product.right, columns, depth, right, first=True)
-    second = _operand(*product.left, rows, depth, left, first=False)
+    first = _operand(product.right, (columns, depth), right, first=True)
+    second = _operand(product.left, (rows, depth), left, first=False)
     step = product.out[0]
     if first is None or second is None or (product.out[1] != 1 and columns > 1) or step < columns:
         return None

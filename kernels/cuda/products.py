@@ -90,8 +90,9 @@ class Product:
             if size == 1:
                 continue
             if joined and all(far == near * size for far, near in zip(joined[-1][1:], steps, strict=True)):
-                axis = (joined.pop()[0] * size, *steps)
-            joined.append(axis)
+                joined[-1] = (joined[-1][0] * size, axis[1], axis[2], axis[3])
+            else:
+                joined.append(axis)
         rows, (row, _), (out, _) = self.rows, self.left, self.out
         while joined and joined[-1][1:] == (row * rows, 0, out * rows) and rows * joined[-1][0] <= _FARTHEST:
             rows *= joined.pop()[0]
@@ -205,7 +206,7 @@ def launch_of(product: Product, dtype: np.dtype, finish: Finish = Finish(), arch
     return Launch(made, grid, parts, sizes, adding_program(dtype, index, finish, parts), starts)
 
 
-def _struct(product: Product, index: str, part: int, scale: float) -> np.void:
+def _struct(product: Product, index: str, part: int, scale: float) -> Any:
     sizes = np.zeros((), _STRUCTS[index])
     sizes["rows"], sizes["columns"], sizes["depth"], sizes["part"] = product.rows, product.columns, product.depth, part
     sizes["left_row"], sizes["left_place"] = product.left
@@ -285,17 +286,19 @@ def multiply(
     bias: DeviceArray | None = None, residual: DeviceArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Launch a product into an array that is not yet written."""
-    left, right, bias, residual, bits = map(bits_of, (left, right, bias, residual, out))
+    operands: Any = [bits_of(x) for x in (left, right, out)]
+    more = bits_of(bias), bits_of(residual)
     if len(launch.starts) == 1:
-        _multiply(launch, left, right, bias, residual, bits)
+        _multiply(launch, *operands, *more)
         return out
     for starts in launch.starts:
-        of_left, of_right, of_out = map(_behind, (left, right, bits), starts)
-        _multiply(launch, of_left, of_right, bias, residual, of_out)
+        _multiply(launch, *map(_behind, operands, starts), *more)
     return out
 
 
-def _multiply(launch: Launch, left: Any, right: Any, bias: Any, residual: Any, out: Any) -> None:
+def _multiply(launch: Launch, *arrays: Any) -> None:
+    """Launch on left, right, result, bias and residual."""
+    left, right, out, bias, residual = arrays
     runtime, sizes = out.runtime, launch.sizes
     if launch.parts == 1:
         arguments = (left, right, bias, residual, out, sizes)
@@ -396,10 +399,9 @@ def _gemm(problem: Problem) -> Gemm | None:
 
 def _by_cublas(problem: Problem, a: DeviceArray, b: DeviceArray, *more: DeviceArray) -> DeviceArray:
     """The result by cuBLAS where the device has it, else by an own kernel."""
-    libraries = a.runtime.libraries
+    libraries, out_spec = a.runtime.libraries, problem.outputs[0]
     gemm = None if libraries is None else _gemm(problem)
-    out_spec = problem.outputs[0]
-    if gemm is None or not out_spec.size:
+    if libraries is None or gemm is None or not out_spec.size:
         return _run(problem, a, b, *more)
     out = a.runtime.empty(out_spec.shape, a.dtype)
     if problem.op != "fused_linear":
