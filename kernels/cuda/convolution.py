@@ -322,6 +322,7 @@ def programs() -> Iterator[Program]:
         of_weight, forwards = (float32, bfloat16) if number % 2 else (bfloat16, float32)
         yield tensor_program("tensor_weighing.cu", of_weight, tile, "i4", Finish(), last=False)
         yield tensor_program("tensor_convolution.cu", forwards, tile, "i4", Finish(), last=True)
+    yield cudnn_graphs.finishing_program("relu")
     yield from packing.programs()
 
 

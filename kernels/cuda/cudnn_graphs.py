@@ -18,6 +18,7 @@ import numpy as np
 from megengine.core.dtype import bfloat16, storage_of
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.packing import Packing, kept
+from megengine.kernels.cuda.sources import Program, program
 from megengine.kernels.cuda.tensor_cores import Precision
 from megengine.kernels.problem import Problem
 
@@ -213,7 +214,7 @@ def computed(problem: Problem, arrays: tuple[DeviceArray, ...], *, last: bool) -
         return None
     graph = graphs.of(problem, last=last)
     if graph is None:
-        return None
+        return _in_two(problem, arrays, last=last)
     shape, weight = problem.outputs[0].shape, problem.op.endswith("backward_weight")
     out = runtime.empty((shape[0], *shape[2:], shape[1]) if last else shape, arrays[0].dtype)
     if last and not weight:
@@ -222,6 +223,33 @@ def computed(problem: Problem, arrays: tuple[DeviceArray, ...], *, last: bool) -
     if last and weight:
         out = Packing(shape[0], math.prod(shape[2:]), math.prod(shape[2:]), shape[1]).of(out).reshape(shape)
     return out
+
+
+def _in_two(problem: Problem, arrays: tuple[DeviceArray, ...], *, last: bool) -> DeviceArray | None:
+    """The sums by cuDNN, then bias, residual and activation: of float32 alone, since halves would be rounded twice."""
+    if len(arrays) < 3 or arrays[0].dtype != np.float32:
+        return None
+    sums = computed(_sums_of(problem), arrays[:2], last=last)
+    if sums is None:
+        return None
+    out, (_, channels, *size) = sums.runtime.empty(sums.shape, sums.dtype), problem.outputs[0].shape
+    inner = 1 if last else math.prod(size)
+    bias, residual = (*arrays[2:], None)[:2]
+    given = (sums, bias, residual, out, np.int64(out.size), np.int32(channels), np.int64(inner))
+    sums.runtime.each(finishing_program(problem.attrs.get("activation", "none")), "finish_layer", out.size, given)
+    return out
+
+
+@functools.lru_cache(1024)
+def _sums_of(problem: Problem) -> Problem:
+    """The problem without bias, residual and activation."""
+    attrs = {name: value for name, value in problem.attrs.items() if name != "activation"}
+    return Problem(problem.op.removeprefix("fused_"), problem.inputs[:2], problem.outputs, attrs)
+
+
+def finishing_program(activation: str) -> Program:
+    """The program of what follows the sums of a layer."""
+    return program("biased.cu", TYPE="float", ACC="float", FUSED=1, ACT=f"op_{activation}")
 
 
 def _turned(shape: tuple[int, ...]) -> Packing:

@@ -295,6 +295,24 @@ def test_float32_stays_float32_by_cudnn(with_cudnn):
     assert graph.graph.filtered == ["different", "tensor cores", "converted"]
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_float32_layers_without_a_graph_of_their_own_are_made_in_two(with_cudnn, monkeypatch, last):
+    def refuse(*_):
+        raise Cudnn.cudnnGraphNotSupportedError("no engine")
+
+    monkeypatch.setattr(Pygraph, "bias", refuse)
+    for op, inputs, attrs, activations in calls(np.float32):
+        if len(inputs) > 2:
+            (wanted,) = by_reference(op, inputs, attrs)
+            with installed(with_cudnn) as gpu:
+                before = len(gpu.launched)
+                turned = last and (lambda x: np.ascontiguousarray(np.moveaxis(x, 1, -1)))
+                arrays = [gpu.upload(turned(x) if turned and i in activations else x) for i, x in enumerate(inputs)]
+                found = convolution._by_cudnn(problem_of(op, inputs, attrs), *arrays, last=last).numpy()
+                assert {file for file, _ in gpu.launched[before:]} <= {"channels.cu", "biased.cu"}
+            same((found,), (np.moveaxis(wanted, 1, -1) if last else wanted,))
+
+
 def test_a_graph_that_cudnn_lacks_is_asked_for_once(with_cudnn, monkeypatch):
     (op, inputs, attrs, _), *_ = calls(np.float16)
     built = []
