@@ -30,6 +30,11 @@ def called(name, inputs, attrs, device) -> list[np.ndarray]:
     return [one.numpy() for one in results(apply(name, *tensors(inputs, device), **attrs))]
 
 
+def signless(name, arrays) -> list[np.ndarray]:
+    """Results without the signs that an op may choose: those of singular vectors."""
+    return [np.abs(a) for a in arrays] if name == "svd" else list(arrays)
+
+
 def near(have, want, *, rtol=2e-5, atol=2e-5) -> None:
     """Floats within a tolerance, all else equal; dtypes and shapes are equal."""
     assert have.dtype == want.dtype and have.shape == want.shape, (have.dtype, want.dtype, have.shape, want.shape)
