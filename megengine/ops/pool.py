@@ -127,7 +127,7 @@ define(
 
 
 def _counts(size: Any, kernel: Any, stride: Any, padding: Any, include: bool) -> np.ndarray:
-    if include:
+    if include or not any(map(any, padding)):
         return np.asarray(float(math.prod(kernel)))
     return reference.windows(np.ones((1, 1, *size)), kernel, stride, padding).sum((-2, -1))
 
