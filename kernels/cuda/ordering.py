@@ -12,6 +12,7 @@ from megengine.kernels.cuda.moves import transposed
 from megengine.kernels.cuda.sources import TYPES, Program, program, type_name
 
 SHORT = (256, 2048)  # lengths of rows that one block sorts
+FEW = 256  # so many first ones of long rows are found by sorting chunks
 _TILE, _CHUNK = 2048, 1024  # of radix.cu and scans.cu
 _FEW = 64  # a line of this length is summed by one thread
 _MANY = 4096  # so many lines are, one thread each, where they do not lie side by side
@@ -35,16 +36,36 @@ def ordered(
     picked = runtime.empty((rows, kept), x.dtype) if values else None
     if not order.size:
         return picked, order
-    capacity = next((n for n in SHORT if length <= n), None)
-    if capacity is None:
+    if length > SHORT[-1] and kept > FEW:
         _radix(x, picked, order, descending, bits)
         return picked, order
-    padded = max(2, 1 << (length - 1).bit_length())
-    sizes = [np.int32(n) for n in (rows, length, padded, kept, descending)]
+    given = None
+    while (length := x.shape[1]) > SHORT[-1]:  # the first ones of all are among the first ones of chunks
+        chunks, rest = divmod(length - 1, SHORT[-1])
+        total = chunks * kept + min(kept, rest + 1)
+        best = runtime.empty((rows, total), x.dtype), runtime.empty((rows, total), np.int32)
+        _sort_chunks(x, given, best, kept, SHORT[-1], descending)
+        x, given = best
+    _sort_chunks(x, given, (picked, order), kept, length, descending)
+    return picked, order
+
+
+def _sort_chunks(
+    x: DeviceArray,
+    given: DeviceArray | None,
+    best: tuple[DeviceArray | None, DeviceArray],
+    kept: int,
+    chunk: int,
+    descending: bool,
+) -> None:
+    """The first `kept` of each chunk of the rows of x, one after the other, into `best`: elements and places."""
+    rows, length = x.shape
+    chunks, padded = -(-length // chunk), max(2, 1 << (chunk - 1).bit_length())
+    capacity = next(n for n in SHORT if padded <= n)
+    sizes = [np.int32(n) for n in (rows, length, chunks, chunk, padded, kept, best[1].shape[1], descending)]
     code = program("short_rows.cu", TYPE=type_name(x.dtype), CAPACITY=capacity)
     block = min(512, max(32, padded // 2))
-    runtime.launch(code, "sort_rows", min(rows, 1 << 20), block, (picked, order, x, *sizes))
-    return picked, order
+    x.runtime.launch(code, "sort_rows", min(rows * chunks, 1 << 20), block, (*best, x, given, *sizes))
 
 
 def _radix(

@@ -2,15 +2,18 @@
 #include "ordered.cuh"
 typedef Ordered<TYPE>::Key Key;
 
-// values and order [rows, kept]: the first `kept` of each row of x [rows, length] in order, and where they stood.
-KERNEL_BOUNDS(sort_rows, 512, TYPE* values, int* order, const TYPE* x, int rows, int length, int padded, int kept,
-              int descending) {
+// values and order [rows, total]: the first `kept` of each chunk of each row of x [rows, length] in order, and where they
+// stood, or what `given` [rows, length] says of that. A block sorts a chunk, which has at most `chunk` elements.
+KERNEL_BOUNDS(sort_rows, 512, TYPE* values, int* order, const TYPE* x, const int* given, int rows, int length, int chunks,
+              int chunk, int padded, int kept, int total, int descending) {
     SHARED(Key, keys, CAPACITY);
     SHARED(int, places, CAPACITY);
-    for (int row = blockIdx.x; row < rows; row += gridDim.x) {
-        const TYPE* line = x + (i64)row * length;
+    for (i64 number = blockIdx.x; number < (i64)rows * chunks; number += gridDim.x) {
+        const i64 row = number / chunks;
+        const int part = (int)(number % chunks), first = part * chunk, count = min(chunk, length - first);
+        const TYPE* line = x + row * length + first;
         for (int i = threadIdx.x; i < padded; i += blockDim.x) {
-            keys[i] = i < length ? Ordered<TYPE>::of(line[i], descending) : ~(Key)0;
+            keys[i] = i < count ? Ordered<TYPE>::of(line[i], descending) : ~(Key)0;
             places[i] = i;
         }
         __syncthreads();
@@ -28,10 +31,11 @@ KERNEL_BOUNDS(sort_rows, 512, TYPE* values, int* order, const TYPE* x, int rows,
                 }
                 __syncthreads();
             }
-        for (int i = threadIdx.x; i < kept; i += blockDim.x) {
+        for (int i = threadIdx.x; i < min(kept, count); i += blockDim.x) {
             const int at = places[i];
-            order[(i64)row * kept + i] = at;
-            if (values) values[(i64)row * kept + i] = line[at];
+            const i64 to = row * total + part * kept + i;
+            order[to] = given ? given[row * length + first + at] : first + at;
+            if (values) values[to] = line[at];
         }
         __syncthreads();
     }

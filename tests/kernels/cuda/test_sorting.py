@@ -67,10 +67,21 @@ def test_order_of_short_rows(order):
 @pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.int64, marks=pytest.mark.slow)])
 def test_order_of_long_rows(order, dtype, monkeypatch):
     monkeypatch.setattr(ordering, "SHORT", (256,))
+    monkeypatch.setattr(ordering, "FEW", 16)
     for rows, length in ((2, 300), (1, 2500)):
         gpu = EmulatedGpu(order=order)
         check("topk", (numbers(rows, length, dtype=dtype) * 1000,), gpu, k=length // 3, descending=True)
         assert "place_digits" in {kernel for _, kernel in gpu.launched}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_first_ones_of_long_rows_are_found_in_chunks(order, monkeypatch):
+    monkeypatch.setattr(ordering, "SHORT", (64, 256))
+    for rows, length, k in ((2, 257, 1), (1, 512, 5), (2, 513, 7), (1, 5000, 40), (1, 300, 64)):
+        gpu = EmulatedGpu(order=order)
+        for down in (False, True):
+            check("topk", (numbers(rows, length),), gpu, k=k, descending=down)
+        assert {kernel for _, kernel in gpu.launched} == {"sort_rows"}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
