@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import bfloat16, storage_of
+from megengine.kernels.cuda import sums
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.sources import TYPES, Program, program, type_name
+from megengine.kernels.cuda.sums import Runs, axes_of, runs_of
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
-
-Runs = tuple[tuple[int, bool], ...]
 
 _BLOCK = 256
 _BLOCKS = 528  # of a launch, that a GPU be busy: four for each multiprocessor of a large one
@@ -109,20 +109,6 @@ class _Way:
     block: tuple[int, ...]
     numbers: tuple[Any, ...]
     splits: int = 1
-
-
-def runs_of(shape: tuple[int, ...], axes: tuple[int, ...]) -> Runs:
-    """Lengths of neighbouring axes that are alike, and whether they are reduced; at least one is."""
-    runs: list[tuple[int, bool]] = []
-    for axis, n in enumerate(shape):
-        reduced = axis in axes
-        if n == 1:
-            continue
-        if runs and runs[-1][1] == reduced:
-            runs[-1] = (runs[-1][0] * n, reduced)
-        else:
-            runs.append((n, reduced))
-    return tuple(runs) if any(reduced for _, reduced in runs) else (*runs, (1, True))
 
 
 def _power_of_two(n: int, most: int) -> int:
@@ -228,9 +214,8 @@ def _plan(
 
 @functools.lru_cache(maxsize=4096)
 def _prepared(problem: Problem, aligned: bool) -> _Plan:
-    x, axis = problem.inputs[0], problem.attrs.axis
-    axes = range(x.ndim) if axis is None else {a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)}
-    return _plan(problem.op, storage_of(x.dtype), x.shape, tuple(sorted(axes)), problem.outputs[0].shape, aligned)
+    x = problem.inputs[0]
+    return _plan(problem.op, storage_of(x.dtype), x.shape, axes_of(problem), problem.outputs[0].shape, aligned)
 
 
 def _run_plan(plan: _Plan, x: DeviceArray) -> DeviceArray:
@@ -263,10 +248,12 @@ def _usable(problem: Problem) -> str | None:
 
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {op: (EagerKernel(f"cuda_{op}", _run, _usable),) for op in _MERGES}
+KERNELS |= {op: (sums.ordered(op), *KERNELS[op]) for op in ("sum", "mean")}
 
 
 def programs() -> Iterator[Program]:
     """Every program of the family."""
+    yield from sums.programs()
     seen = set()
     for op in _MERGES:
         for dtype in TYPES:

@@ -62,7 +62,7 @@ def _attrs(op, axes, ndim, keepdims=False):
 def _check(op, x, attrs, gpu=None):
     rough = x.dtype.kind not in "biu" and op in ("sum", "mean", "prod")
     size = {2: 1e-2, 4: 1e-5, 8: 1e-13}[x.dtype.itemsize] if rough else 0.0
-    found = on_gpu(op, (x,), attrs, gpu=gpu)
+    found = on_gpu(op, (x,), attrs, kernel=f"cuda_{op}", gpu=gpu)
     half = x.dtype.itemsize == 2 and x.dtype.kind not in "iu"  # a half's result is that of float32, rounded once
     wanted = by_reference(op, (x.astype(np.float32) if half else x,), attrs)
     same(found, [w.astype(x.dtype) if half and w.dtype == np.float32 else w for w in wanted], rtol=size, atol=size)
@@ -147,7 +147,7 @@ def test_sums_of_few_results_take_two_launches():
 def test_sums_are_as_accurate_as_pairwise():
     x = np.full(200_001, 0.1, np.float32)
     exact = float(np.sum(x, dtype=np.float64))
-    (ours,) = on_gpu("sum", (x,), {"axis": None, "keepdims": False})
+    (ours,) = on_gpu("sum", (x,), {"axis": None, "keepdims": False}, kernel="cuda_sum")
     (theirs,) = by_reference("sum", (x,), {"axis": None, "keepdims": False})
     assert abs(float(ours) - exact) <= max(abs(float(theirs) - exact), 2e-7 * exact)
 
