@@ -11,7 +11,7 @@ import numpy as np
 
 from megengine.core.dtype import bfloat16
 from megengine.kernels.cuda.array import DeviceArray
-from megengine.kernels.cuda.softmax import power_of_two
+from megengine.kernels.cuda.softmax import LONGEST_ROW, power_of_two
 from megengine.kernels.cuda.sources import Program, program, type_name
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
@@ -60,6 +60,34 @@ def _norm(problem: Problem, x: DeviceArray, *factors: DeviceArray) -> DeviceArra
     return y
 
 
+@functools.lru_cache(maxsize=4096)
+def _launch_in_order(problem: Problem) -> tuple[str, int, int, tuple[Any, ...]]:
+    """The kernel, grid, block and numbers of a normalisation whose sums have NumPy's order."""
+    x, a = problem.inputs[0], problem.attrs
+    n = math.prod(x.shape[x.ndim - a.axes :])
+    options = (np.int32(n), np.int32(a.centred), np.int32(a.reciprocal), np.float32(n), np.float32(a.eps))
+    if n <= 128:
+        return "cuda_row_norm_short", -(-x.size // n // 32), 256, (np.int64(x.size // n), *options)
+    return "cuda_row_norm_rows", x.size // n, 64 if n <= 1024 else 256, options
+
+
+def _norm_in_order(problem: Problem, x: DeviceArray, *factors: DeviceArray) -> DeviceArray:
+    y = x.runtime.empty(x.shape, x.dtype)
+    if y.size:
+        kernel, grid, block, numbers = _launch_in_order(problem)
+        factor, shift = (*factors, None, None)[:2]
+        x.runtime.launch(program("row_norm_in_order.cu"), kernel, grid, block, (x, factor, shift, y, *numbers))
+    return y
+
+
+def _usable_in_order(problem: Problem) -> str | None:
+    x = problem.inputs[0]
+    if any(s.dtype != np.float32 for s in problem.inputs):
+        return f"{x.dtype}; float32 only"
+    n = math.prod(x.shape[x.ndim - problem.attrs.axes :])
+    return None if n <= LONGEST_ROW else f"rows of {n} numbers; at most {LONGEST_ROW}"
+
+
 def _channel_mean(problem: Problem, x: DeviceArray) -> DeviceArray:
     y, (n, channels, *plane) = x.runtime.empty(x.shape, x.dtype), x.shape
     if y.size:
@@ -78,10 +106,14 @@ def _usable(problem: Problem) -> str | None:
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "fused_channel_mean": (EagerKernel("cuda_fused_channel_mean", _channel_mean, _usable),),
-    "fused_norm": (EagerKernel("cuda_fused_norm", _norm, _usable),),
+    "fused_norm": (
+        EagerKernel("cuda_fused_norm_in_order", _norm_in_order, _usable_in_order),
+        EagerKernel("cuda_fused_norm", _norm, _usable),
+    ),
 }
 
 
 def programs() -> Iterator[Program]:
     """Every program of the family."""
+    yield program("row_norm_in_order.cu")
     yield from map(_program, _DTYPES)

@@ -17,6 +17,9 @@ from megengine.kernels.problem import Problem
 
 _DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.float16, bfloat16)))
 
+LONGEST_ROW = 1 << 15  # in order: a block has room for 512 parts of 64 numbers or more
+_LONGEST_COLUMN, _MANY = 2048, 1 << 15  # numbers that a thread adds one after the other, unless there are many
+
 _Launch = tuple[str, int, "int | tuple[int, int]", tuple[Any, ...]]  # kernel, grid, block and numbers
 
 
@@ -50,11 +53,16 @@ def _column_launch(outer: int, n: int, inner: int, log: np.int32) -> _Launch:
     return "cuda_softmax_columns", -(-columns // block[0]), block, (*numbers, log)
 
 
+def _around(problem: Problem) -> tuple[int, int, int]:
+    """Elements before, along and behind the axis."""
+    x = problem.inputs[0]
+    axis = problem.attrs.axis % x.ndim
+    return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+
+
 @functools.lru_cache(maxsize=4096)
 def _prepared(problem: Problem, aligned: bool) -> tuple[Program, _Launch]:
-    x = problem.inputs[0]
-    axis, log = problem.attrs.axis % x.ndim, np.int32(problem.op == "log_softmax")
-    outer, n, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+    x, log, (outer, n, inner) = problem.inputs[0], np.int32(problem.op == "log_softmax"), _around(problem)
     size = x.dtype.itemsize
     width = 16 // size if aligned else 1
     launch = _row_launch(outer, n, size, width, log) if inner == 1 else _column_launch(outer, n, inner, log)
@@ -63,6 +71,39 @@ def _prepared(problem: Problem, aligned: bool) -> tuple[Program, _Launch]:
 
 def _program(dtype: Any) -> Program:
     return program("softmax.cu", NUM=type_name(dtype))
+
+
+@functools.lru_cache(maxsize=4096)
+def _launch_in_order(problem: Problem) -> _Launch:
+    outer, n, inner = _around(problem)
+    log = np.int32(problem.op == "log_softmax")
+    if inner > 1:
+        numbers = (np.uint32(outer * inner), np.int32(n), np.uint32(inner), log)
+        return "cuda_softmax_in_turn", -(-outer * inner // 256), 256, numbers
+    if n <= 128:
+        return "cuda_softmax_short_rows", -(-outer // 32), 256, (np.int64(outer), np.int32(n), log)
+    return "cuda_softmax_rows", outer, 64 if n <= 1024 else 256, (np.int32(n), log)
+
+
+def _run_in_order(problem: Problem, x: DeviceArray) -> DeviceArray:
+    y = x.runtime.empty(x.shape, x.dtype)
+    if y.size:
+        kernel, grid, block, numbers = _launch_in_order(problem)
+        x.runtime.launch(program("softmax_in_order.cu"), kernel, grid, block, (x, y, *numbers))
+    return y
+
+
+def _usable_in_order(problem: Problem) -> str | None:
+    """Why the sums are not added in NumPy's order: only those of float32 have equal terms."""
+    x, (outer, n, inner) = problem.inputs[0], _around(problem)
+    if x.dtype != np.float32:
+        return f"{x.dtype}; float32 only"
+    if inner == 1:
+        return None if n <= LONGEST_ROW else f"rows of {n} numbers; at most {LONGEST_ROW}"
+    if outer * inner >> 31:
+        return "2**31 columns or more"
+    few = n > _LONGEST_COLUMN and outer * inner < _MANY
+    return f"{n} numbers in turn, for {outer * inner} columns only" if few else None
 
 
 def _run(problem: Problem, x: DeviceArray) -> DeviceArray:
@@ -79,10 +120,15 @@ def _usable(problem: Problem) -> str | None:
 
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {
-    op: (EagerKernel(f"cuda_{op}", _run, _usable),) for op in ("softmax", "log_softmax")
+    op: (
+        EagerKernel(f"cuda_{op}_in_order", _run_in_order, _usable_in_order),
+        EagerKernel(f"cuda_{op}", _run, _usable),
+    )
+    for op in ("softmax", "log_softmax")
 }
 
 
 def programs() -> Iterator[Program]:
     """Every program of the family."""
+    yield program("softmax_in_order.cu")
     yield from map(_program, _DTYPES)

@@ -18,7 +18,7 @@ def _check(op, inputs, attrs, gpu=None):
     wide = [x.astype(np.float32) if dtype.itemsize == 2 else x for x in inputs]
     wanted = [w.astype(dtype) for w in by_reference(op, wide, attrs)]
     rough = TOLERANCE[dtype.name]
-    same(on_gpu(op, inputs, attrs, gpu=gpu), wanted, rtol=rough, atol=rough)
+    same(on_gpu(op, inputs, attrs, kernel=f"cuda_{op}", gpu=gpu), wanted, rtol=rough, atol=rough)
 
 
 def _values(*shape, dtype=np.float32):
@@ -65,3 +65,15 @@ def test_channel_means_have_the_bits_of_the_reference():
 def test_no_elements():
     _check("fused_norm", (_values(0, 3),), NORM)
     _check("fused_channel_mean", (_values(0, 3, 2, 2),), {"window": 3, "before": 1})
+
+
+def test_bits_of_the_reference():
+    for n in (*range(1, 20), *range(126, 146, 3), 256, 257, 300, 1000, 1025, 4097):
+        inputs = (_values(3, n), _values(n), _values(n))
+        for factors, more in ((2, {}), (1, {"centred": False}), (0, {"reciprocal": True})):
+            given, attrs = inputs[: 1 + factors], {**NORM, **more}
+            found = on_gpu("fused_norm", given, attrs, kernel="cuda_fused_norm_in_order")
+            same(found, by_reference("fused_norm", given, attrs))
+    given = (_values(70, 2, 4), _values(2, 4), _values(2, 4))
+    found = on_gpu("fused_norm", given, {**NORM, "axes": 2}, kernel="cuda_fused_norm_in_order")
+    same(found, by_reference("fused_norm", given, {**NORM, "axes": 2}))

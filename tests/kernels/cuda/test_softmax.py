@@ -16,7 +16,8 @@ def _check(op, x, axis, gpu=None):
     half = x.dtype.itemsize == 2  # a half's result is that of float32, rounded once
     wanted = by_reference(op, (x.astype(np.float32) if half else x,), {"axis": axis})
     rough = TOLERANCE[x.dtype.name]
-    same(on_gpu(op, (x,), {"axis": axis}, gpu=gpu), [w.astype(x.dtype) for w in wanted], rtol=rough, atol=rough)
+    found = on_gpu(op, (x,), {"axis": axis}, kernel=f"cuda_{op}", gpu=gpu)
+    same(found, [w.astype(x.dtype) for w in wanted], rtol=rough, atol=rough)
 
 
 def _values(*shape, dtype=np.float32):
@@ -86,3 +87,33 @@ def test_infinities_and_nan():
 def test_no_elements():
     for shape, axis in (((0, 4), 1), ((4, 0), 0), ((3, 0), 1)):
         _check("softmax", np.zeros(shape, np.float32), axis)
+
+
+def _check_in_order(op, x, axis, gpu=None):
+    with np.errstate(invalid="ignore"):
+        wanted = by_reference(op, (x,), {"axis": axis})
+    same(on_gpu(op, (x,), {"axis": axis}, kernel=f"cuda_{op}_in_order", gpu=gpu), wanted)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_bits_of_the_reference(op):
+    for n in (*range(1, 20), *range(126, 146, 3), 255, 256, 257, 300, 1000, 1025, 4097):
+        _check_in_order(op, _values(3, n), 1)
+    for shape, axis in (
+        ((2, 5, 3), 1),
+        ((40, 33), 0),
+        ((2, 1, 300), 1),
+        ((70, 9), 1),
+        ((3, 4, 2, 5), 1),
+        ((3, 4, 1), 1),
+    ):
+        _check_in_order(op, _values(*shape), axis)
+    few = [[1, np.inf, 2, -np.inf], [-np.inf] * 4, [np.nan, 1, 2, 3], [-np.inf, -np.inf, 1, 2]]
+    for axis in (0, 1):
+        _check_in_order(op, np.array(few, np.float32), axis)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_orders_of_threads_in_order(order):
+    for n in (20, 700, 1300):
+        _check_in_order("softmax", _values(2, n), 1, EmulatedGpu(order=order))
