@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import bfloat16, storage_of
+from megengine.core.spec import TensorSpec
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.packing import Packing, kept
 from megengine.kernels.cuda.sources import Program, program
@@ -212,17 +213,34 @@ def computed(problem: Problem, arrays: tuple[DeviceArray, ...], *, last: bool) -
     graphs = None if runtime.libraries is None else runtime.libraries.graphs
     if graphs is None:
         return None
-    graph = graphs.of(problem, last=last)
+    asked = _padded(problem) if last else problem
+    graph = graphs.of(asked, last=last)
     if graph is None:
         return _in_two(problem, arrays, last=last)
     shape, weight = problem.outputs[0].shape, problem.op.endswith("backward_weight")
     out = runtime.empty((shape[0], *shape[2:], shape[1]) if last else shape, arrays[0].dtype)
     if last and not weight:
-        arrays = (arrays[0], kept(_turned(problem.inputs[1].shape), arrays[1]), *arrays[2:])
+        (x, w), (of_x, of_w) = arrays[:2], (spec.shape for spec in asked.inputs[:2])
+        if of_x[1] != x.shape[-1]:
+            x = Packing(of_x[0], x.shape[-1], of_x[1], math.prod(of_x[2:]), 1).of(x)
+        w = kept(Packing(w.shape[0], w.shape[1], of_w[1], math.prod(of_w[2:])), w)  # [O, *kernel, I]
+        arrays = (x, w, *arrays[2:])
     graphs.run(graph, arrays, out)
     if last and weight:
         out = Packing(shape[0], math.prod(shape[2:]), math.prod(shape[2:]), shape[1]).of(out).reshape(shape)
     return out
+
+
+@functools.lru_cache(1024)
+def _padded(problem: Problem) -> Problem:
+    """A convolution of halves with channels up to a multiple of 8, without which cuDNN reads single numbers."""
+    x, w, *more = problem.inputs
+    half = storage_of(x.dtype).itemsize == 2
+    if not half or x.shape[1] % 8 == 0 or problem.attrs.groups > 1 or problem.op.removeprefix("fused_")[:-2] != "conv":
+        return problem
+    channels = -(-x.shape[1] // 8) * 8
+    padded = [TensorSpec((s.shape[0], channels, *s.shape[2:]), s.dtype, s.device) for s in (x, w)]
+    return Problem(problem.op, (*padded, *more), problem.outputs, problem.attrs)
 
 
 def _in_two(problem: Problem, arrays: tuple[DeviceArray, ...], *, last: bool) -> DeviceArray | None:
@@ -250,8 +268,3 @@ def _sums_of(problem: Problem) -> Problem:
 def finishing_program(activation: str) -> Program:
     """The program of what follows the sums of a layer."""
     return program("biased.cu", TYPE="float", ACC="float", FUSED=1, ACT=f"op_{activation}")
-
-
-def _turned(shape: tuple[int, ...]) -> Packing:
-    """How weights [O, I, *kernel] become [O, *kernel, I]."""
-    return Packing(shape[0], shape[1], shape[1], math.prod(shape[2:]))

@@ -207,3 +207,27 @@ def test_divisors(by):
     for n in (0, 1, by - 1, by, 2 * by + 1, 10**9, (1 << 31) - 1):
         if 0 <= n < 1 << 31:
             assert ((n * magic >> 32) + n) >> shift == n // max(by, 1)
+
+
+def _drawn(rng):
+    """Shapes of x and w and attributes of a random convolution."""
+    axes = int(rng.choice([2, 2, 3]))
+    groups, each, given = (
+        int(rng.choice(numbers)) for numbers in ([1, 1, 2, 3, 8], [1, 2, 8, 9, 16], [1, 3, 8, 9, 33])
+    )
+    kernel, stride, dilation = (tuple(map(int, rng.integers(1, most, axes))) for most in (5, 4, 4))
+    halves = (d * (k - 1) // 2 for d, k in zip(dilation, kernel, strict=True))
+    padding = tuple(tuple(map(int, rng.integers(0, most + 1, 2))) for most in halves)
+    least = [d * (k - 1) + 1 - sum(p) for d, k, p in zip(dilation, kernel, padding, strict=True)]
+    size = tuple(max(1, n + int(rng.integers(0, 5))) for n in least)
+    attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return (int(rng.integers(1, 4)), groups * each, *size), (groups * given, each, *kernel), attrs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_random_ones(monkeypatch, seed, dtype):
+    monkeypatch.setitem(CASES, "drawn", _drawn(np.random.default_rng(seed)))
+    check("drawn", dtype)
+    check_last("drawn", dtype)

@@ -295,6 +295,19 @@ def test_float32_stays_float32_by_cudnn(with_cudnn):
     assert graph.graph.filtered == ["different", "tensor cores", "converted"]
 
 
+def test_few_channels_of_halves_are_padded_for_cudnn(with_cudnn):
+    x, w, b = _whole(np.float16, 2, 3, 9, 9), _whole(np.float16, 8, 3, 3, 3), _whole(np.float16, 8)
+    attrs = {"stride": (2, 2), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1, "activation": "relu"}
+    (wanted,) = by_reference("fused_conv2d", [v.astype(np.float64) for v in (x, w, b)], attrs)
+    with installed(with_cudnn) as gpu:
+        arrays = [gpu.upload(np.ascontiguousarray(np.moveaxis(x, 1, -1))), gpu.upload(w), gpu.upload(b)]
+        found = convolution._by_cudnn_last(problem_of("fused_conv2d", (x, w, b), attrs), *arrays).numpy()
+    same((found,), (np.moveaxis(wanted, 1, -1).astype(np.float16),))
+    assert [kernel for _, kernel in gpu.launched] == ["channels_padded", "channels_last"]
+    ((problem, _, _),) = with_cudnn.libraries.graphs._graphs
+    assert problem.inputs[0].shape == (2, 8, 9, 9)
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_float32_layers_without_a_graph_of_their_own_are_made_in_two(with_cudnn, monkeypatch, last):
     def refuse(*_):
