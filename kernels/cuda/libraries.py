@@ -68,23 +68,23 @@ def gemm_of(product: Any) -> Gemm | None:
 
 
 class Libraries:
-    """The libraries of one device: `blas` is cuBLAS; `graphs` is None where cuDNN is missing."""
+    """The libraries of one device: `blas` is cuBLAS, `graphs` are cuDNN's; None for a missing one."""
 
     def __init__(self, blas: Any, graphs: cudnn_graphs.Graphs | None, stream: Callable[[], int]) -> None:
         self._blas, self.graphs, self._stream = blas, graphs, stream
-        self._handle = blas.create()
-        blas.set_math_mode(self._handle, _NO_REDUCED_SUMS)  # halves are summed as float32 from first to last
+        self.multiplies = blas is not None
+        if self.multiplies:
+            self._handle = blas.create()
+            blas.set_math_mode(self._handle, _NO_REDUCED_SUMS)  # halves are summed as float32 from first to last
         self._numbers: dict[tuple[float, np.dtype], np.ndarray] = {}  # in main memory, where cuBLAS reads them
 
     def gemm(
         self, gemm: Gemm, left: DeviceArray, right: DeviceArray, out: DeviceArray, scale: float = 1.0
     ) -> DeviceArray:
         """Launch a product of matrices of one float dtype; sums of halves may be written as float32."""
-        dtype, total = left.dtype, np.dtype(np.float64 if left.dtype == np.float64 else np.float32)
-        sums = _SUMS_64 if total.itemsize == 8 else _SUMS_TF32 if _as_tf32(dtype) else _SUMS_32
+        kind, total, sums = _kinds(left.dtype, Precision.tf32)
         out.runtime.name_memory((left, right, out))
         self._blas.set_stream(self._handle, self._stream())
-        kind = _REAL_TYPES[dtype]
         turned_first, step_first, far_first = gemm.first
         turned_second, step_second, far_second = gemm.second
         step_out, far_out = gemm.result
@@ -104,8 +104,12 @@ class Libraries:
         return self._numbers[key].ctypes.data
 
 
-def _as_tf32(dtype: np.dtype) -> bool:
-    return dtype == np.float32 and Precision.tf32
+@functools.cache
+def _kinds(dtype: np.dtype, tf32: bool) -> tuple[int, np.dtype, int]:
+    """CuBLAS's number of a dtype, the dtype of its sums, and cuBLAS's number of how they are made."""
+    if dtype == np.float64:
+        return _REAL_TYPES[dtype], dtype, _SUMS_64
+    return _REAL_TYPES[dtype], np.dtype(np.float32), _SUMS_TF32 if tf32 and dtype == np.float32 else _SUMS_32
 
 
 @functools.cache
@@ -115,12 +119,26 @@ def takes(dtype: np.dtype) -> bool:
 
 
 def of_device(stream: Callable[[], int]) -> Libraries:
-    """The libraries of the current device; `stream()` is the stream that launches go to."""
-    from cupy_backends.cuda.libs import cublas as loaded  # noqa: F401  (finds the library that wheels install)
+    """The libraries of the current device that are installed; `stream()` is the stream that launches go to."""
+    return Libraries(_cublas(), _cudnn(stream), stream)
 
-    graphs = None
-    if cudnn_graphs.installed():
+
+def _cublas() -> Any:
+    """CuBLAS; None where it is not installed."""
+    try:
+        from cupy_backends.cuda.libs import cublas as loaded  # noqa: F401  (finds the library that wheels install)
+    except ImportError:
+        return None
+    return load()
+
+
+def _cudnn(stream: Callable[[], int]) -> cudnn_graphs.Graphs | None:
+    """CuDNN's graphs; None without the package, or without the library that it loads."""
+    if not cudnn_graphs.installed():
+        return None
+    try:
         import cudnn
 
-        graphs = cudnn_graphs.Graphs(cudnn, stream)
-    return Libraries(load(), graphs, stream)
+        return cudnn_graphs.Graphs(cudnn, stream)
+    except (ImportError, OSError, RuntimeError):
+        return None

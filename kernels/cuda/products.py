@@ -400,7 +400,7 @@ def _gemm(problem: Problem) -> Gemm | None:
 def _by_cublas(problem: Problem, a: DeviceArray, b: DeviceArray, *more: DeviceArray) -> DeviceArray:
     """The result by cuBLAS where the device has it, else by an own kernel."""
     libraries, out_spec = a.runtime.libraries, problem.outputs[0]
-    gemm = None if libraries is None else _gemm(problem)
+    gemm = _gemm(problem) if libraries is not None and libraries.multiplies else None
     if libraries is None or gemm is None or not out_spec.size:
         return _run(problem, a, b, *more)
     out = a.runtime.empty(out_spec.shape, a.dtype)

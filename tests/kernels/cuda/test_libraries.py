@@ -1,6 +1,7 @@
 """What is asked of cuBLAS and cuDNN: stand-ins read the memory of the emulated GPU at the addresses that they get."""
 
 import ctypes
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from emulated_gpu import EmulatedGpu
 
 from megengine.core.dtype import bfloat16
 from megengine.dispatch import get_op
-from megengine.kernels.cuda import convolution, cudnn_graphs, products
+from megengine.kernels.cuda import convolution, cudnn_graphs, libraries, products
 from megengine.kernels.cuda.libraries import Libraries
 from megengine.kernels.cuda.runtime import installed
 from megengine.kernels.reference import conv
@@ -100,6 +101,18 @@ def test_what_cublas_cannot_do_is_computed_by_own_kernels(gpu):
     integers = a.astype(np.int32), b.astype(np.int32)
     same(on_gpu("matmul", integers, attrs, gpu=gpu), (integers[0] @ integers[1],))
     assert gpu.launched and not asked(gpu)
+
+
+def test_missing_libraries_are_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy_backends", None)
+    monkeypatch.setitem(sys.modules, "cudnn", None)
+    monkeypatch.setattr(cudnn_graphs, "installed", lambda: True)
+    found = libraries.of_device(lambda: 7)
+    assert (found.multiplies, found.graphs) == (False, None)
+    gpu = EmulatedGpu()
+    gpu.libraries = found
+    a = np.ones((2, 3), np.float32)
+    same(on_gpu("matmul", (a, a), {"transpose_a": False, "transpose_b": True}, gpu=gpu), (a @ a.T,))
 
 
 # ---------------------------------------------------------------- cuDNN
