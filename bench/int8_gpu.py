@@ -78,7 +78,7 @@ def measure(runtime: Runtime, size: tuple[Any, ...], batch: int, rounds: int, ch
     problem = problem_of(arrays, dtypes, attrs, runtime.name)
     values = [runtime.upload(a) for a in arrays]
     moving = [to_last(values[0], int_layers.useful_pitch(problem)), *values[1:5], *map(to_last, values[5:])]
-    form = int_layers.default_form(problem, runtime, moving[0].shape[3])
+    form = int_layers.prepared(problem, moving[0].shape[3], runtime.architecture).form
     times = {}
     for tile in int_layers.TILES:
         run = partial(int_layers.layer_last, problem, replace(form, tile=tile), *moving)

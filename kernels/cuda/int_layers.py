@@ -17,9 +17,8 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, known_quantized, storage_of
 from megengine.kernels.cuda import int_layout
 from megengine.kernels.cuda.array import DeviceArray
-from megengine.kernels.cuda.int_constants import index_type, packed
+from megengine.kernels.cuda.int_constants import aligned, index_type, packed
 from megengine.kernels.cuda.int_layout import to_first, to_last, wider
-from megengine.kernels.cuda.runtime import Runtime
 from megengine.kernels.cuda.sources import Program, program, type_name
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
@@ -290,42 +289,70 @@ def _launch(problem: Problem, form: Form, pitch: int) -> Launch:
     return Launch(unit, form.kernel, grid, tile.threads, arguments, tile.shared)
 
 
-def layer_last(problem: Problem, form: Form, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A layer in a form, with all that calls need and that does not change between them."""
+
+    g: Geometry
+    form: Form
+    folded: int  # the zero point of x that b takes up
+    key: int  # of the packed weights: one for each geometry, form and zero point
+    shape: tuple[int, ...]  # of y [N,H,W,O]
+    stored: np.dtype  # of y
+    seen: np.dtype  # as which the kernel writes y
+    residual: np.dtype | None  # as which it reads the residual
+    launch: Launch
+
+
+_keys: dict[tuple[Geometry, Form, int], int] = {}
+
+
+@functools.lru_cache(maxsize=4096)
+def prepared(problem: Problem, pitch: int, architecture: int, form: Form | None = None) -> Prepared:
+    """A layer whose x has `pitch` channels in memory, in a form or the fastest one."""
+    g, x, out = geometry(problem), known_quantized(problem.inputs[0].dtype), problem.outputs[0].dtype
+    form = form or form_of(g, x.itemsize, pitch, architecture)
+    folded = x.zero_point if x.itemsize == 1 else 0
+    key = _keys.setdefault((g, form, folded), len(_keys))
+    residual = _stored(problem.inputs[5].dtype) if len(problem.inputs) > 5 else None
+    shape = (g.size[0], *g.output, g.given)
+    return Prepared(g, form, folded, key, shape, storage_of(out), _stored(out), residual, _launch(problem, form, pitch))
+
+
+def run_last(made: Prepared, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
     """A layer of x [N,H,W,pitch]: w, b, M, B as the op has them, perhaps a residual [N,H,W,O] -> y [N,H,W,O].
 
-    `pitch` is the channels of x or more; what lies in channels beyond does not matter. Rows of a linear layer are
-    pixels: x is [rows,1,1,K].
+    What lies in channels beyond those of x does not matter. Rows of a linear layer are pixels: x is [rows,1,1,K].
     """
-    g, runtime = geometry(problem), x.runtime
-    z_x = known_quantized(problem.inputs[0].dtype).zero_point
+    runtime, launch = x.runtime, made.launch
     w, b, M, B = more[:4]
-    folded = z_x if x.dtype.itemsize == 1 else 0
-    kept = packed((w, b, M, B), (g, form, folded), lambda: _pack(g, form, folded, w, b, M, B))
-    out = storage_of(problem.outputs[0].dtype)
-    y = runtime.empty((g.size[0], *g.output, g.given), out)
-    launch = _launch(problem, form, x.shape[3])
-    residual = None if len(more) < 5 else more[4].view(_stored(problem.inputs[5].dtype))
-    arrays = (x, *kept, residual, y.view(_stored(problem.outputs[0].dtype)))
-    runtime.launch(
-        launch.program, launch.kernel, launch.grid, launch.block, (*arrays, *launch.arguments), launch.shared
-    )
+    kept = packed((w, b, M, B), made.key, lambda: _pack(made.g, made.form, made.folded, w, b, M, B))
+    y = runtime.empty(made.shape, made.stored)
+    residual = None if made.residual is None else _at_words(more[4]).view(made.residual)
+    arguments = (_at_words(x), *kept, residual, y.view(made.seen), *launch.arguments)
+    runtime.launch(launch.program, launch.kernel, launch.grid, launch.block, arguments, launch.shared)
     return y
 
 
-def default_form(problem: Problem, runtime: Runtime, pitch: int) -> Form:
-    """The form in which a device computes a layer whose x has `pitch` channels in memory."""
-    x = known_quantized(problem.inputs[0].dtype)
-    return form_of(geometry(problem), x.itemsize, pitch, runtime.architecture)
+def _at_words(x: DeviceArray) -> DeviceArray:
+    """The array at an address from which several numbers may be read at once: parts of others are copied."""
+    return x if aligned(x) else x.runtime.duplicate(x)
+
+
+def layer_last(problem: Problem, form: Form, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
+    """`run_last` in a form."""
+    return run_last(prepared(problem, x.shape[3], x.runtime.architecture, form), x, *more)
 
 
 def conv_last(problem: Problem, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
-    """`layer_last` in the form that is fastest."""
-    pitch = useful_pitch(problem)
-    if x.shape[3] < pitch and form_of(geometry(problem), x.dtype.itemsize, pitch, x.runtime.architecture).tile:
+    """`run_last` in the form that is fastest; tensor cores get wider pixels where words need them."""
+    pitch, architecture = useful_pitch(problem), x.runtime.architecture
+    if x.shape[3] < pitch and prepared(problem, pitch, architecture).form.tile:
         x = wider(x, pitch)
-    return layer_last(problem, default_form(problem, x.runtime, x.shape[3]), x, *more)
+    return run_last(prepared(problem, x.shape[3], architecture), x, *more)
 
 
+@functools.lru_cache(maxsize=4096)
 def useful_pitch(problem: Problem) -> int:
     """How many channels x should have in memory: a multiple of four, which kernels read as words."""
     g = geometry(problem)
@@ -335,16 +362,16 @@ def useful_pitch(problem: Problem) -> int:
 def _conv(problem: Problem, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
     if not problem.outputs[0].size:
         return x.runtime.empty(problem.outputs[0].shape, storage_of(problem.outputs[0].dtype))
-    moved = (*more[:4], *map(to_last, more[4:]))
-    return to_first(conv_last(problem, to_last(x, useful_pitch(problem)), *moved))
+    pitch = useful_pitch(problem)
+    made = prepared(problem, pitch, x.runtime.architecture)
+    return to_first(run_last(made, to_last(x, pitch), *more[:4], *map(to_last, more[4:])))
 
 
 def _linear(problem: Problem, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
     out = problem.outputs[0]
     if not out.size:
         return x.runtime.empty(out.shape, storage_of(out.dtype))
-    g = geometry(problem)
-    return conv_last(problem, x.reshape(g.size), *more).reshape(out.shape)
+    return conv_last(problem, x.reshape(geometry(problem).size), *more).reshape(out.shape)
 
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {

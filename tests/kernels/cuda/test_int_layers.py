@@ -203,6 +203,22 @@ def test_pictures_of_three_channels_in_plans(architecture):
     same((found,), by_reference("qconv2d", inputs, attrs))
 
 
+def test_parts_of_other_arrays():
+    """x and the residual may begin at any address."""
+    inputs, attrs = case(6, c=16, o=16, r="quint8")
+    problem = problem_of("qconv2d", inputs, attrs)
+    with installed(EmulatedGpu()) as gpu:
+        x, *more = [gpu.upload(np.asarray(v._storage()) if isinstance(v, Tensor) else v) for v in inputs]
+        parts = []
+        for whole in (to_last(x), to_last(more[4])):
+            room = gpu.empty((whole.size + 3,), np.uint8)
+            part = type(x)(gpu, room.owner, room.address + 3, whole.shape, whole.dtype)
+            gpu.copy_within(part, whole)
+            parts.append(part)
+        found = gpu.download(to_first(int_layers.conv_last(problem, parts[0], *more[:4], parts[1])))
+    same((found,), by_reference("qconv2d", inputs, attrs))
+
+
 def test_weights_of_four_bits():
     rng = np.random.default_rng(1)
     inputs, attrs = case(8, c=16, o=16)
@@ -231,6 +247,11 @@ GEOMETRIES = {"tensor cores": {"c": 16, "o": 16}, "tiles": {"c": 6, "o": 17}, "e
               "depthwise": {"c": 8, "o": 8, "groups": 8}}  # fmt: skip
 
 
+def forget():
+    int_layers._launch.cache_clear()
+    int_layers.prepared.cache_clear()
+
+
 def plant(monkeypatch, macro):
     made = int_layers._program
 
@@ -239,13 +260,13 @@ def plant(monkeypatch, macro):
         return dataclasses.replace(unit, macros=(*unit.macros, macro))
 
     monkeypatch.setattr(int_layers, "_program", planted)
-    int_layers._launch.cache_clear()
+    forget()
 
 
 @pytest.fixture
 def restored():
     yield
-    int_layers._launch.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize("mistake", [HALF_UP, FMA], ids=["half up", "fma"])
