@@ -384,13 +384,14 @@ LAST = {"qconv2d": (EagerKernel("cuda_qconv2d_last", conv_last),)}
 
 def _tensor_core_programs() -> Iterator[Program]:
     u8, s8, real = (np.dtype(t) for t in (np.uint8, np.int8, np.float32))
-    for tile, point, residual in itertools.product(TILES, (False, True), (None, u8)):
-        form = Form("cuda_conv_mma", 16, tile=tile, point=point)
-        yield _program(form, s8, u8, residual, eights=True)
-        yield _program(replace(form, grain=4), u8, u8, residual, eights=residual is None)
     for tile in TILES:
-        yield _program(Form("cuda_conv_mma", 16, tile=tile, point=True), u8, real, None, eights=True)
-        yield _program(Form("cuda_conv_mma", 16, grain=8, tile=tile), s8, u8, u8, eights=False)
+        form = Form("cuda_conv_mma", 16, tile=tile)
+        for residual in (None, u8):
+            yield _program(form, s8, u8, residual, eights=True)
+            yield _program(replace(form, point=True), u8, u8, residual, eights=True)
+        yield _program(replace(form, grain=4), u8, u8, u8, eights=False)
+    yield _program(replace(form, grain=8), u8, s8, s8, eights=True)
+    yield _program(replace(form, point=True), s8, real, None, eights=True)
 
 
 def programs() -> Iterator[Program]:

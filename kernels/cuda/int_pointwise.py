@@ -193,15 +193,16 @@ _FEW = _STORED[:3]
 
 
 def programs() -> Iterator[Program]:
-    """Every program that the kernels of this file launch, but for pairs of 16 bits with 8."""
+    """Programs of every function, with the pairs and triples of types that networks have."""
     for stored in _STORED:
         yield from (_conversion(name, _REAL, stored) for name in ("quantize", "quantize_away"))
         yield _conversion("dequantize", stored, _REAL)
-        yield from (_conversion("integer_away", stored, other) for other in _STORED)
+        yield _conversion("integer_away", stored, _EIGHT[1])
     yield from (_conversion(name, _REAL, _REAL) for name in ("fake_quant", "fake_quant_away"))
     for x, y in itertools.product(_FEW, _STORED):
         yield _conversion("requantize", x, y)
         yield _table_program(x, y)
-    triples = (*itertools.product(_EIGHT, repeat=3), (_STORED[2],) * 3)
-    for function, types in itertools.product(_PAIRS.values(), triples):
-        yield _pair_program(function, *types)
+    for types in (*itertools.product(_EIGHT, repeat=3), (_STORED[2],) * 3):
+        yield _pair_program("sum", *types)
+    for function, stored in itertools.product(("product", "larger", "smaller"), _FEW):
+        yield _pair_program(function, stored, stored, stored)
