@@ -333,9 +333,19 @@ def _kernels(op: str) -> tuple[EagerKernel, ...]:
     return EagerKernel(f"cuda_cudnn_{op}", _by_cudnn, cudnn_graphs.reason_against), own
 
 
+def _in_rows(problem: Problem) -> str | None:
+    """Why values lie in rows: float32 that no tensor core multiplies has no faster kernel with channels last."""
+    dtype = problem.inputs[0].dtype
+    turned = dtype.itemsize == 2 or (dtype == np.float32 and Precision.tf32)
+    return None if turned else f"{dtype} is computed in rows"
+
+
 def _last_kernels(op: str) -> tuple[EagerKernel, ...]:
-    by_cudnn = EagerKernel(f"cuda_cudnn_{op}_last", _by_cudnn_last, cudnn_graphs.reason_against)
-    return by_cudnn, EagerKernel(f"cuda_{op}_last", channels_last, _numbered)
+    def asked(problem: Problem) -> str | None:
+        return _in_rows(problem) or cudnn_graphs.reason_against(problem)
+
+    by_cudnn = EagerKernel(f"cuda_cudnn_{op}_last", _by_cudnn_last, asked)
+    return by_cudnn, EagerKernel(f"cuda_{op}_last", channels_last, lambda p: _in_rows(p) or _numbered(p))
 
 
 _OPS = (

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from megengine.kernels.cuda import (
     batch_norms,
-    channels_last,
     control,
     convolution,
     elementwise,
@@ -33,7 +32,6 @@ from megengine.kernels.kernel import Kernel
 
 _FAMILIES = (
     batch_norms,
-    channels_last,
     control,
     convolution,
     elementwise,

@@ -292,13 +292,15 @@ def test_convolutions_by_cudnn(with_cudnn, dtype):
         with installed(with_cudnn) as gpu:
             before = len(gpu.launched)
             found = convolution._by_cudnn(problem, *map(gpu.upload, inputs)).numpy()
-            assert len(gpu.launched) == before, "an own kernel was launched"
+            own = {kernel for _, kernel in gpu.launched[before:]}
+            assert own <= ({"finish_layer"} if dtype == np.float32 else set()), "an own kernel was launched"
             same((found,), (wanted,))
             last = [
                 np.ascontiguousarray(np.moveaxis(x, 1, -1)) if i in activations else x for i, x in enumerate(inputs)
             ]
             found = convolution._by_cudnn_last(problem, *map(gpu.upload, last)).numpy()
-            assert {file for file, _ in gpu.launched[before:]} <= {"channels.cu"}
+            finishing = {"biased.cu"} if dtype == np.float32 else set()  # float32 is computed in two
+            assert {file for file, _ in gpu.launched[before:]} <= {"channels.cu", *finishing}
         same((found,), (wanted if op.endswith("weight") else np.moveaxis(wanted, 1, -1),))
 
 
