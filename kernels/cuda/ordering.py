@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from megengine.kernels.cuda import walks
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.moves import transposed
 from megengine.kernels.cuda.sources import TYPES, Program, program, type_name
@@ -65,7 +66,7 @@ def _sort_chunks(
     sizes = [np.int32(n) for n in (rows, length, chunks, chunk, padded, kept, best[1].shape[1], descending)]
     code = program("short_rows.cu", TYPE=type_name(x.dtype), CAPACITY=capacity)
     block = min(512, max(32, padded // 2))
-    x.runtime.launch(code, "sort_rows", min(rows * chunks, 1 << 20), block, (*best, x, given, *sizes))
+    x.runtime.launch(code, "sort_rows", min(rows * chunks, walks.BLOCKS), block, (*best, x, given, *sizes))
 
 
 def _radix(
@@ -117,7 +118,7 @@ def scanned(x: DeviceArray, *, reverse: bool = False) -> DeviceArray:
         totals = runtime.empty((rows, chunks), x.dtype if x.dtype.itemsize == 8 else _SUM_DTYPES[x.dtype.kind])
     blocks = rows * chunks
     arguments = (out, totals, x, np.int64(length), np.int32(chunks), backward, np.int64(blocks))
-    runtime.launch(code, "scan_chunks", min(blocks, 1 << 30), 256, arguments)
+    runtime.launch(code, "scan_chunks", min(blocks, walks.BLOCKS), 256, arguments)
     if totals is not None:
         before = scanned(totals)
         runtime.each(

@@ -20,6 +20,7 @@ MOST_AXES = 12  # of a kernel (units.cuh)
 LIMIT = 1 << 31  # units of one launch: places are found by 32-bit division
 TILED = 8  # the shortest axes that are moved in tiles
 BLOCK = 256
+BLOCKS = 1 << 30  # of kernels whose blocks go on with the next tile or row
 _WIDEST = 16
 _LENGTHS = [(name, "u4", MOST_AXES) for name in ("size", "magic", "shift")]
 _PLACES = [(name, "i8", MOST_AXES) for name in ("source", "target")]
@@ -163,7 +164,7 @@ def _tiled(axes: list[Axis], firsts: tuple[int, int], size: int, widest: int) ->
         "first_to": firsts[1] // pack,
     }
     code = program("tiles.cu", SIZE=size, PACK=pack)
-    return Launch(code, "move_tiles", min(count, LIMIT - 1), (32, 8), (filled(_TILES, values),)), pack
+    return Launch(code, "move_tiles", min(count, BLOCKS), (32, 8), (filled(_TILES, values),)), pack
 
 
 def _walked(axes: list[Axis], firsts: tuple[int, int], size: int) -> Iterator[Launch]:

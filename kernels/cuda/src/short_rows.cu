@@ -37,6 +37,5 @@ KERNEL_BOUNDS(sort_rows, 512, TYPE* values, int* order, const TYPE* x, const int
             order[to] = given ? given[row * length + first + at] : first + at;
             if (values) values[to] = line[at];
         }
-        __syncthreads();
-    }
+    }  // no barrier: a thread writes next what it alone has read
 }

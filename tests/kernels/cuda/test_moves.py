@@ -68,6 +68,18 @@ def test_tiles_in_every_order_of_threads(order, dtype):
         assert gpu.launched == [("tiles.cu", "move_tiles")]
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_block_goes_on_with_the_next_tile(order, monkeypatch):
+    monkeypatch.setattr(walks, "BLOCKS", 2)
+    walks.move.cache_clear()
+    moves._transposition.cache_clear()
+    try:
+        check("transpose", (numbers(3, 40, 70),), EmulatedGpu(order=order), perm=(0, 2, 1))
+    finally:
+        walks.move.cache_clear()
+        moves._transposition.cache_clear()
+
+
 def launched(op, inputs, **attrs):
     gpu = EmulatedGpu()
     check(op, inputs, gpu, **attrs)

@@ -7,7 +7,7 @@ from emulated_gpu import ORDERS, EmulatedGpu
 
 from megengine.core.dtype import bfloat16
 from megengine.dispatch import get_op
-from megengine.kernels.cuda import ordering, sorting
+from megengine.kernels.cuda import ordering, sorting, walks
 
 INTEGERS = [np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 DTYPES = [*INTEGERS, np.float32, np.float64]
@@ -82,6 +82,14 @@ def test_the_first_ones_of_long_rows_are_found_in_chunks(order, monkeypatch):
         for down in (False, True):
             check("topk", (numbers(rows, length),), gpu, k=k, descending=down)
         assert {kernel for _, kernel in gpu.launched} == {"sort_rows"}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_block_goes_on_with_the_next_row(order, monkeypatch):
+    monkeypatch.setattr(walks, "BLOCKS", 2)
+    check("topk", (numbers(7, 30),), EmulatedGpu(order=order), k=9, descending=True)
+    x = np.arange(3 * 2500, dtype=np.int32).reshape(3, 2500) % 17
+    check("cumsum", (x,), EmulatedGpu(order=order), axis=1, reverse=False)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
