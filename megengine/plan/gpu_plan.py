@@ -16,7 +16,7 @@ from megengine.core.errors import DeviceError, DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import runner
-from megengine.kernels.cuda import elementwise, int_layers, int_layout, int_pointwise
+from megengine.kernels.cuda import convolution, elementwise, int_layers, int_layout, int_pointwise
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.runtime import Recording, runtime_of
 from megengine.kernels.problem import Problem
@@ -78,6 +78,13 @@ def prepared(source: InternalGraph) -> InternalGraph:
     fuse_chains(graph, elementwise.usable)
     graph.lint()
     return graph
+
+
+def _moving(expr: Apply) -> list[int]:
+    """The operands that kernels of plans take channels-last: of convolutions, all but the weight, computed or not."""
+    if expr.op in convolution.LAST:
+        return [i for i, n in enumerate(expr.inputs) if n.spec.ndim == 4 and i != 1]
+    return [i for i, n in enumerate(expr.inputs) if n.spec.ndim == 4 and not isinstance(n.expr, Constant)]
 
 
 class _Builder:
@@ -144,7 +151,7 @@ class _Builder:
 
     def _add(self, expr: Apply) -> None:
         problem = self._problem(expr)
-        moving = [i for i, n in enumerate(expr.inputs) if n.spec.ndim == 4 and not isinstance(n.expr, Constant)]
+        moving = _moving(expr)
         kernel = last_kernel(problem, moving)
         usable = family(expr.op).candidates(problem)
         follows = expr.op in FOLLOWING and usable and not prefers_last(expr.inputs, self._lies_last)

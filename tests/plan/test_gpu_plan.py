@@ -61,6 +61,24 @@ def test_numbers_are_those_of_the_processor(net):
         np.testing.assert_allclose(plan(x)[0], wanted(x)[0], rtol=1e-5, atol=1e-5)
 
 
+class Convolved(M.Module):
+    """A picture by computed weights, and a constant picture, of shapes that look alike in both layouts."""
+
+    def __init__(self):
+        super().__init__()
+        self.picture = mge.tensor(values(3, 3, 3, 3, seed=5))
+
+    def forward(self, x, w):
+        return F.conv2d(x, w, padding=1) + F.conv2d(self.picture, w, padding=1)
+
+
+def test_weights_of_convolutions_may_be_computed_and_pictures_constant():
+    x, w = values(3, 3, 3, 3, seed=1), values(3, 3, 3, 3, seed=2)
+    graph = traced(Convolved(), x, w)
+    found, wanted = compile_plan(graph, device="gpu0")(x, w), compile_plan(graph)(x, w)
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5, atol=1e-5)
+
+
 def test_tensors_of_the_gpu_give_tensors_of_the_gpu(net):
     x = values(2, 3, 6, 6)
     graph = traced(net, x)
