@@ -7,7 +7,7 @@ from emulated_gpu import ORDERS, EmulatedGpu
 
 from megengine.core.dtype import bfloat16
 from megengine.dispatch import get_op
-from megengine.kernels.cuda import convolution, tensor_cores
+from megengine.kernels.cuda import conv_geometry, convolution, tensor_cores
 from megengine.kernels.cuda.conv_geometry import divisor
 from megengine.kernels.cuda.runtime import installed
 
@@ -231,3 +231,17 @@ def test_random_ones(monkeypatch, seed, dtype):
     monkeypatch.setitem(CASES, "drawn", _drawn(np.random.default_rng(seed)))
     check("drawn", dtype)
     check_last("drawn", dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=str)
+def test_far_elements(monkeypatch, dtype):
+    """Arrays whose places take 64 bits, which those of the test do not need."""
+    monkeypatch.setattr(conv_geometry, "_FARTHEST", 1)
+    for memo in (convolution._plan, convolution._weighing):
+        memo.cache_clear()
+    for case in ("strides and groups", "depthwise"):
+        check(case, dtype)
+        check_last(case, dtype)
+    for memo in (convolution._plan, convolution._weighing):
+        memo.cache_clear()

@@ -171,3 +171,14 @@ def test_every_tile_of_tensor_cores(monkeypatch, tf32, tile, dtype):
         for ta, tb in FORMS:
             product(dtype, 264, 72, 280, ta=ta, tb=tb, gpu=EmulatedGpu(order=order), file="tensor_products.cu")
     products._launch.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=str)
+def test_far_elements(monkeypatch, dtype):
+    """Matrices whose places take 64 bits, which those of the test do not need."""
+    monkeypatch.setattr(products, "_FARTHEST", 1)
+    products._launch.cache_clear()
+    product(dtype, 16, 24, 72, tb=True)
+    product(dtype, 8, 1040, 16)
+    products._launch.cache_clear()
