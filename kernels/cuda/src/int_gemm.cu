@@ -22,7 +22,6 @@ COC_FN int placed(int row, int chunk) { return row * 16 + (chunk ^ (row / 2 % 4)
 struct Layer {
     const XT* x;
     const s8* w;
-    const int* b;
     const float *M, *B;
     const RT* residual;
     OUT* y;
@@ -163,28 +162,83 @@ COC_FN void put_eight(const Layer& layer, const Finish& finish, const float (&t)
     }
 }
 
+typedef int Sums[WARP_M / 16][4][4];  // of a thread, as mma_16x8x32 has them: 16 pixels x 8 channels each
+
+// Sums begin with b of eight channels.
+COC_FN void begin_sums(Sums& acc, const int* b) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const Four<int> four = *(const Four<int>*)(b + half * 4);
+#pragma unroll
+        for (int i = 0; i < WARP_M / 16; i++)
+#pragma unroll
+            for (int e = 0; e < 8; e++) acc[i][half * 2 + e / 4][e % 4] = four.v[e / 4 * 2 + e % 2];
+    }
+}
+
+// 64 numbers of depth, of the buffer that begins at word `begin`, by a warp.
+template <class S>
+COC_FN void multiply(Sums& acc, const S& tile, int begin, int warp_m, int warp_n) {
+    // which row of 16 bytes a lane names to ldmatrix: of x, rows 0-7, 8-15, then 16 bytes on; of w, 16 bytes on, then rows 8-15
+    const int lane = threadIdx.x % 32, row_x = warp_m * WARP_M + lane % 16, chunk_x = lane / 16;
+    const int row_w = warp_n * 32 + lane / 16 * 8 + lane % 8, chunk_w = lane / 8 % 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        unsigned left[WARP_M / 16][4], right[2][4];
+#pragma unroll
+        for (int i = 0; i < WARP_M / 16; i++) ldmatrix_x4(left[i], tile, begin + placed(row_x + i * 16, half * 2 + chunk_x));
+#pragma unroll
+        for (int j = 0; j < 2; j++) ldmatrix_x4(right[j], tile, begin + BLOCK_M * 16 + placed(row_w + j * 16, half * 2 + chunk_w));
+#pragma unroll
+        for (int i = 0; i < WARP_M / 16; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const unsigned both[2] = {right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]};
+                mma_16x8x32<XT>(acc[i][j], left[i], both);
+            }
+    }
+}
+
+// The results of a thread: eight channels of every eighth pixel from `top` on.
+COC_FN void put_sums(const Layer& layer, const Finish& finish, const Sums& acc, int top, int channel, i64 place) {
+    const i64 image = (i64)layer.groups * layer.of_group, own = (i64)blockIdx.z * layer.of_group + channel;
+    const int count = (int)layer.pixels - top;
+    EightResiduals r[WARP_M / 8] = {};
+    if constexpr (RESIDUAL) {  // all at once, so that none waits for another
+#pragma unroll
+        for (int i = 0; i < WARP_M / 8; i++)
+            if (i * 8 < count) r[i] = residuals_at(layer, (top + i * 8) * image + own, channel);
+    }
+    float M[8], B[8];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const Four<float> factors = *(const Four<float>*)(layer.M + place + half * 4);
+        const Four<float> shifts = *(const Four<float>*)(layer.B + place + half * 4);
+#pragma unroll
+        for (int e = 0; e < 4; e++) M[half * 4 + e] = factors.v[e], B[half * 4 + e] = shifts.v[e];
+    }
+#pragma unroll
+    for (int i = 0; i < WARP_M / 8; i++) {
+        float t[8];
+#pragma unroll
+        for (int e = 0; e < 8; e++) t[e] = SCALE_AND_SHIFT((float)acc[i / 2][e / 2][i % 2 * 2 + e % 2], M[e], B[e]);
+        if (i * 8 < count) put_eight(layer, finish, t, r[i], (top + i * 8) * image + own, channel);
+    }
+}
+
 KERNEL_BLOCKS(cuda_conv_mma, THREADS, BLOCKS, const XT* x, const s8* weights, const int* b, const float* M, const float* B,
               const RT* residual, OUT* y, int groups, int channels, int of_group, int rows, int depth, int z_x, int pixels,
               int tiles_n, WINDOW_PARAMETERS, OUTPUT_PARAMETERS) {
     SHARED_DYNAMIC(unsigned, tile);
-    const Layer layer = {x, weights, b, M, B, residual, y, groups, channels, of_group, rows, depth, (z_x & 255) * 0x01010101u, (unsigned)pixels};
+    const unsigned z = (z_x & 255) * 0x01010101u;
+    const Layer layer = {x, weights, M, B, residual, y, groups, channels, of_group, rows, depth, z, (unsigned)pixels};
     const Window v = WINDOW;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_m = warp / WARPS_N, warp_n = warp % WARPS_N;
-    const int first = (int)(blockIdx.x / tiles_n) * BLOCK_M;
-    const int first_row = (int)(blockIdx.x % tiles_n) * BLOCK_N, steps = depth / 64;
-    const int channel = first_row + warp_n * 32 + lane % 4 * 8;  // the first of eight
+    const int warp = threadIdx.x / 32, warp_m = warp / WARPS_N, warp_n = warp % WARPS_N, lane = threadIdx.x % 32;
+    const int first = (int)(blockIdx.x / tiles_n) * BLOCK_M, first_row = (int)(blockIdx.x % tiles_n) * BLOCK_N;
+    const int channel = first_row + warp_n * 32 + lane % 4 * 8, steps = depth / 64;  // the first of eight channels
     const i64 place = (i64)blockIdx.z * rows + channel;
-    int acc[WARP_M / 16][4][4] = {};
-    if (channel < rows) {  // sums begin with b
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const Four<int> four = *(const Four<int>*)(b + place + half * 4);
-#pragma unroll
-            for (int i = 0; i < WARP_M / 16; i++)
-#pragma unroll
-                for (int e = 0; e < 8; e++) acc[i][half * 2 + e / 4][e % 4] = four.v[e / 4 * 2 + e % 2];
-        }
-    }
+    Sums acc = {};
+    if (channel < rows) begin_sums(acc, b + place);
     Copies copies;
     copies.begin(layer, v, first, first_row);
 #pragma unroll 1
@@ -192,9 +246,6 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, BLOCKS, const XT* x, const s8* weights, co
         if (stage < steps) copies.step(layer, v, tile, stage, first_row);
         cp_async_commit();
     }
-    // which row of 16 bytes a lane names to ldmatrix: of x, rows 0-7, 8-15, then 16 bytes on; of w, 16 bytes on, then rows 8-15
-    const int row_x = warp_m * WARP_M + lane % 16, chunk_x = lane / 16;
-    const int row_w = warp_n * 32 + lane / 16 * 8 + lane % 8, chunk_w = lane / 8 % 2;
     int reading = 0, writing = STAGES - 1;
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {
@@ -203,49 +254,8 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, BLOCKS, const XT* x, const s8* weights, co
         if (step + STAGES - 1 < steps) copies.step(layer, v, tile, writing, first_row);
         cp_async_commit();
         writing = writing + 1 == STAGES ? 0 : writing + 1;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            unsigned left[WARP_M / 16][4], right[2][4];
-#pragma unroll
-            for (int i = 0; i < WARP_M / 16; i++)
-                ldmatrix_x4(left[i], tile, reading * STAGE + placed(row_x + i * 16, half * 2 + chunk_x));
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-                ldmatrix_x4(right[j], tile, reading * STAGE + BLOCK_M * 16 + placed(row_w + j * 16, half * 2 + chunk_w));
-#pragma unroll
-            for (int i = 0; i < WARP_M / 16; i++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const unsigned both[2] = {right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]};
-                    mma_16x8x32<XT>(acc[i][j], left[i], both);
-                }
-        }
+        multiply(acc, tile, reading * STAGE, warp_m, warp_n);
         reading = reading + 1 == STAGES ? 0 : reading + 1;
     }
-    if (channel >= of_group) return;
-    const Output out = OUTPUT;
-    const Finish finish(out);
-    const i64 image = (i64)groups * of_group, own = (i64)blockIdx.z * of_group + channel;
-    const int top = first + warp_m * WARP_M + lane / 4;  // pixel of the first row of results; eight rows on stands the next
-    const int count = pixels - top;
-    EightResiduals r[WARP_M / 8] = {};
-    if constexpr (RESIDUAL) {  // all at once, so that none waits for another
-#pragma unroll
-        for (int i = 0; i < WARP_M / 8; i++)
-            if (i * 8 < count) r[i] = residuals_at(layer, (top + i * 8) * image + own, channel);
-    }
-    float Ms[8], Bs[8];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const Four<float> factors = *(const Four<float>*)(M + place + half * 4), shifts = *(const Four<float>*)(B + place + half * 4);
-#pragma unroll
-        for (int e = 0; e < 4; e++) Ms[half * 4 + e] = factors.v[e], Bs[half * 4 + e] = shifts.v[e];
-    }
-#pragma unroll
-    for (int i = 0; i < WARP_M / 8; i++) {
-        float t[8];
-#pragma unroll
-        for (int e = 0; e < 8; e++) t[e] = SCALE_AND_SHIFT((float)acc[i / 2][e / 2][i % 2 * 2 + e % 2], Ms[e], Bs[e]);
-        if (i * 8 < count) put_eight(layer, finish, t, r[i], (top + i * 8) * image + own, channel);
-    }
+    if (channel < of_group) put_sums(layer, Finish(OUTPUT), acc, first + warp_m * WARP_M + lane / 4, channel, place);
 }

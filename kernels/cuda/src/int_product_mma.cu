@@ -32,17 +32,79 @@ COC_FN void copy_step(const u8* a, const u8* b, S& tile, int buffer, int k, int 
     }
 }
 
+// Of a thread, as mma_16x8x32 has them: products, and the sums of rows of a and of columns of b.
+struct Sums {
+    int acc[2][4][4], of_a[2][4], of_b[4][4];
+};
+
+// 64 numbers of depth, of the buffer that begins at word `begin`, by a warp.
+template <class S>
+COC_FN void multiply(Sums& sums, const S& tile, int begin, int warp_m, int warp_n) {
+    const unsigned ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u}, two[2] = {0x01010101u, 0x01010101u};
+    const int lane = threadIdx.x % 32, row_a = warp_m * 32 + lane % 16, chunk_a = lane / 16;
+    const int row_b = warp_n * 32 + lane / 16 * 8 + lane % 8, chunk_b = lane / 8 % 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        unsigned left[2][4], right[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            ldmatrix_x4(left[i], tile, begin + placed(row_a + i * 16, half * 2 + chunk_a));
+            ldmatrix_x4(right[i], tile, begin + 64 * 16 + placed(row_b + i * 16, half * 2 + chunk_b));
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const unsigned both[2] = {right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]};
+            if constexpr (SUMS_B) mma_16x8x32<AT, BT>(sums.of_b[j], ones, both);
+#pragma unroll
+            for (int i = 0; i < 2; i++) mma_16x8x32<AT, BT>(sums.acc[i][j], left[i], both);
+        }
+        if constexpr (SUMS_A) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) mma_16x8x32<AT, BT>(sums.of_a[i], left[i], two);
+        }
+    }
+}
+
+struct Finish {
+    Output out;
+    float m;
+    int depth, z_a, z_b;
+    COC_FN OUT of(const Sums& sums, int i, int e) const {  // of row i * 8 and column e of a thread
+        int sum = sums.acc[i / 2][e / 2][i % 2 * 2 + e % 2];
+        if constexpr (SUMS_A || SUMS_B)
+            sum += depth * z_a * z_b - z_a * sums.of_b[e / 2][e % 2] - z_b * sums.of_a[i / 2][i % 2 * 2];
+        return out.of<OUT>(__fmul_rn((float)sum, m));
+    }
+};
+
+// Eight columns of every eighth row from `top` on.
+COC_FN void put_sums(const Finish& finish, const Sums& sums, OUT* y, int top, int column, int rows, int columns) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const i64 at = (i64)(top + i * 8) * columns + column;
+        Eight results;
+#pragma unroll
+        for (int e = 0; e < 8; e++) results.v[e] = finish.of(sums, i, e);
+        if (top + i * 8 >= rows) continue;
+        if (columns % 8 == 0) {
+            if (column < columns) *(Eight*)(y + at) = results;
+        } else {
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (column + e < columns) y[at + e] = results.v[e];
+        }
+    }
+}
+
 KERNEL_BLOCKS(cuda_qmatmul_mma, 128, 3, const u8* a, const u8* b, OUT* y, const i64* a_places, const i64* b_places, int stacks,
               int rows, int columns, int depth, i64 pitch, int z_a, int z_b, float m, float lo, float hi, int z_y) {
     SHARED(unsigned, tile, STAGES* STAGE);
     const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 64, warp_n = threadIdx.x / 32 % 2, steps = (depth + 63) / 64;
-    const int row_a = warp_m * 32 + lane % 16, chunk_a = lane / 16;
-    const int row_b = warp_n * 32 + lane / 16 * 8 + lane % 8, chunk_b = lane / 8 % 2;
-    const unsigned ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u}, two[2] = {0x01010101u, 0x01010101u};
-    const Output out = {0.f, lo, hi, 0, z_y, 0};
+    const int top = blockIdx.x * 64 + warp_m * 32 + lane / 4, column = blockIdx.y * 64 + warp_n * 32 + lane % 4 * 8;
+    const Finish finish = {Output{0.f, lo, hi, 0, z_y, 0}, m, depth, z_a, z_b};
     for (int stack = blockIdx.z; stack < stacks; stack += gridDim.z) {
         const u8 *own_a = a + a_places[stack], *own_b = b + b_places[stack];
-        int acc[2][4][4] = {}, of_a[2][4] = {}, of_b[4][4] = {};
+        Sums sums = {};
 #pragma unroll 1
         for (int stage = 0; stage < STAGES - 1; stage++) {
             if (stage < steps) copy_step(own_a, own_b, tile, stage, stage * 64, rows, columns, pitch);
@@ -57,51 +119,11 @@ KERNEL_BLOCKS(cuda_qmatmul_mma, 128, 3, const u8* a, const u8* b, OUT* y, const 
             if (next < steps) copy_step(own_a, own_b, tile, writing, next * 64, rows, columns, pitch);
             cp_async_commit();
             writing = writing + 1 == STAGES ? 0 : writing + 1;
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                unsigned left[2][4], right[2][4];
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    ldmatrix_x4(left[i], tile, reading * STAGE + placed(row_a + i * 16, half * 2 + chunk_a));
-                    ldmatrix_x4(right[i], tile, reading * STAGE + 64 * 16 + placed(row_b + i * 16, half * 2 + chunk_b));
-                }
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const unsigned both[2] = {right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]};
-                    if constexpr (SUMS_B) mma_16x8x32<AT, BT>(of_b[j], ones, both);
-#pragma unroll
-                    for (int i = 0; i < 2; i++) mma_16x8x32<AT, BT>(acc[i][j], left[i], both);
-                }
-                if constexpr (SUMS_A) {
-#pragma unroll
-                    for (int i = 0; i < 2; i++) mma_16x8x32<AT, BT>(of_a[i], left[i], two);
-                }
-            }
+            multiply(sums, tile, reading * STAGE, warp_m, warp_n);
             reading = reading + 1 == STAGES ? 0 : reading + 1;
         }
         cp_async_wait<0>();
         BARRIER();  // the next stack writes the buffers
-        const int column = blockIdx.y * 64 + warp_n * 32 + lane % 4 * 8;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = blockIdx.x * 64 + warp_m * 32 + i * 8 + lane / 4;
-            const i64 at = ((i64)stack * rows + row) * columns + column;
-            Eight results;
-#pragma unroll
-            for (int e = 0; e < 8; e++) {
-                int sum = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
-                if constexpr (SUMS_A || SUMS_B)
-                    sum += depth * z_a * z_b - z_a * of_b[e / 2][e % 2] - z_b * of_a[i / 2][i % 2 * 2];
-                results.v[e] = out.of<OUT>(__fmul_rn((float)sum, m));
-            }
-            if (row >= rows) continue;
-            if (columns % 8 == 0) {
-                if (column < columns) *(Eight*)(y + at) = results;
-            } else {
-#pragma unroll
-                for (int e = 0; e < 8; e++)
-                    if (column + e < columns) y[at + e] = results.v[e];
-            }
-        }
+        put_sums(finish, sums, y + (i64)stack * rows * columns, top, column, rows, columns);
     }
 }
