@@ -23,6 +23,7 @@ from megengine.kernels.cuda.sources import Program, program, type_name
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
 
+_KNOWN = ((3, 1), (3, 2), (5, 1), (5, 2))  # widths and strides of depthwise windows in networks
 _PROCESSORS = 132  # multiprocessors of an H100 or H200, for the choice of tiles
 _LAST_WARPS = 80  # compute capability from which tensor cores take 8-bit numbers in products of depth 32
 
@@ -121,6 +122,7 @@ class Form:
     grain: int = 16
     tile: Tile | None = None
     point: bool = False  # pixels of x are those of y
+    columns: tuple[int, int] = (0, 0)  # width and stride of depthwise windows that have a program of their own
 
 
 def _up(n: int, multiple: int) -> int:
@@ -174,7 +176,9 @@ def form_of(g: Geometry, itemsize: int, pitch: int, architecture: int) -> Form:
     """The fastest form of a layer whose x has so many bytes a number, and `pitch` channels in memory."""
     depthwise = g.taken == 1 and g.given == g.groups
     if itemsize == 1 and depthwise and g.given % 4 == 0 and pitch % 4 == 0:
-        return Form("cuda_depthwise", 1, rows=g.given)
+        columns = (g.window[1], g.stride[1])
+        known = columns in _KNOWN and g.dilation[1] == 1
+        return Form("cuda_depthwise", 1, rows=g.given, columns=columns if known else (0, 0))
     if itemsize == 1 and architecture >= _LAST_WARPS:
         found = _tensor_cores(g, pitch)
         if found is not None:
@@ -226,7 +230,8 @@ def _program(form: Form, x: Any, out: Any, residual: Any | None, *, eights: bool
     given, residual = residual is not None, np.dtype(np.uint8) if residual is None else residual
     types = {"XT": type_name(storage_of(x)), "OUT": type_name(_stored(out)), "RT": type_name(_stored(residual))}
     if form.kernel == "cuda_depthwise":
-        return program("int_depthwise.cu", ACROSS=4, INDEX=index_type(size), **types)
+        window = {"WIDTH": form.columns[0], "STRIDE": form.columns[1], "ACROSS": 4}
+        return program("int_depthwise.cu", INDEX=index_type(size), **window, **types)
     if form.tile is None:
         wide = storage_of(x).itemsize > 1
         sums = {"ACC": "i64" if wide else "int", "BYTES": int(not wide)}
@@ -401,7 +406,8 @@ def programs() -> Iterator[Program]:
     yield from _tensor_core_programs()
     u8, s8, s16, real = (np.dtype(t) for t in (np.uint8, np.int8, np.int16, np.float32))
     for x, out in itertools.product((u8, s8), (u8, real)):
-        yield _program(Form("cuda_depthwise", 1), x, out, u8, eights=True)
+        for columns in ((0, 0), *_KNOWN):
+            yield _program(Form("cuda_depthwise", 1, columns=columns), x, out, u8, eights=True)
         yield _program(Form("cuda_conv_tiles", 1), x, out, u8, eights=True)
     for out in (u8, s16, real):
         yield _program(Form("cuda_conv_tiles", 1), s16, out, s16, eights=True)

@@ -203,6 +203,19 @@ def test_pictures_of_three_channels_in_plans(architecture):
     same((found,), by_reference("qconv2d", inputs, attrs))
 
 
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("width", [1, 3, 5])
+def test_depthwise_windows(width, stride, dilation):
+    """Programs of known widths and strides, and the one for all others."""
+    inputs, attrs = case(7, n=2, h=9, w=11, c=12, o=12, groups=12, kernel=(3, width), stride=(1, stride),
+                         pad=(1, 1, 2, 1), dilation=(1, dilation), x="qint8", y="qint8", r="quint8")  # fmt: skip
+    form = chosen(inputs, attrs)
+    assert form.kernel == "cuda_depthwise"
+    assert (form.columns != (0, 0)) == (width > 1 and stride < 3 and dilation == 1)
+    same(computed(inputs, attrs), by_reference("qconv2d", inputs, attrs))
+
+
 def test_parts_of_other_arrays():
     """x and the residual may begin at any address."""
     inputs, attrs = case(6, c=16, o=16, r="quint8")
