@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import importlib
+import importlib.metadata
 import importlib.util
 import json
 import multiprocessing
@@ -25,6 +26,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = {"contract": "test_contract.py", "networks": "test_networks.py", "training": "test_training.py"}
 PARTS = (*TESTS, "bench")
+PACKAGES = ("numpy", "cupy-cuda13x", "nvidia-cuda-nvrtc", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend")
+PACKAGES += ("torch", "onnxruntime")
 
 
 def _compile(name: str, architecture: int, part: int, parts: int) -> int:
@@ -59,11 +62,11 @@ def machine() -> dict[str, Any]:
     from megengine.kernels import cuda
 
     found: dict[str, Any] = {"python": sys.version.split()[0], "missing": cuda.unavailable_reason()}
-    for name in ("numpy", "cupy", "torch", "onnxruntime", "cudnn"):
+    for name in PACKAGES:
         try:
-            found[name] = importlib.import_module(name).__version__
-        except Exception as exc:  # a library that does not load is something to report
-            found[name] = f"{type(exc).__name__}: {exc}"[:200]
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
     if found["missing"] is None:
         import cupy
 
