@@ -85,17 +85,23 @@ class ExactMean:
     _added: int = 0
 
     def update(self, x: np.ndarray) -> None:
-        """Take a sample's vector, float32."""
-        _, exponent = np.frexp(x)
-        place = np.maximum(exponent - 24, _LOWEST) - _LOWEST
-        whole = np.ldexp(x.astype(np.float64), -_LOWEST - place).astype(np.int64)
-        if self.parts is None:
-            self.parts = np.zeros((PARTS, len(x)), np.int64)
-        self.parts[place // _BITS, np.arange(len(x))] += whole << (place % _BITS)
-        self.count += 1
-        self._added += 1
-        if self._added == _ROOM:
+        """Take vectors of samples, float32: one, or rows of them."""
+        rows = x.reshape(-1, x.shape[-1])
+        for first in range(0, len(rows), _ROOM):
+            self._add(rows[first : first + _ROOM])
+
+    def _add(self, rows: np.ndarray) -> None:
+        count, length = rows.shape
+        if self._added + count > _ROOM:
             self.settled()
+        _, exponent = np.frexp(rows)
+        place = np.maximum(exponent - 24, _LOWEST) - _LOWEST
+        whole = np.ldexp(rows.astype(np.float64), -_LOWEST - place).astype(np.int64) << (place % _BITS)
+        if self.parts is None:
+            self.parts = np.zeros((PARTS, length), np.int64)
+        np.add.at(self.parts, (place // _BITS, np.broadcast_to(np.arange(length), rows.shape)), whole)
+        self.count += count
+        self._added += count
 
     def merge(self, other: ExactMean) -> None:
         """Take the vectors of another."""

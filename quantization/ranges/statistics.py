@@ -195,8 +195,8 @@ class TensorStatistics:
         smallest, largest = float(lo.min()), float(hi.max())
         self.minimum, self.maximum = min(self.minimum, smallest), max(self.maximum, largest)
         self.histogram.add(smallest, largest, count)
-        for mean in () if means is None else means:
-            self.means.update(mean)
+        if means is not None:
+            self.means.update(means)
 
     def _join_channels(self, lo: np.ndarray, hi: np.ndarray) -> None:
         if self.channel_minimum is None or self.channel_maximum is None:
