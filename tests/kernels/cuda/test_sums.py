@@ -62,3 +62,9 @@ def test_many_numbers_in_turn_have_another_kernel():
         _check("sum", _values(3000, 2), (0,))
     with pytest.raises(AssertionError, match="3 runs of numbers apart"):
         _check("sum", _values(*(2,) * 6), (0, 2, 4))
+
+
+def test_means_of_whole_planes_are_added_in_turn():
+    x = _values(3, 2, 13, 9)
+    attrs = {"kernel": (13, 9), "stride": (13, 9), "padding": ((0, 0), (0, 0)), "count_include_pad": False}
+    same(on_gpu("avg_pool2d", (x,), attrs), by_reference("avg_pool2d", (x,), attrs))
