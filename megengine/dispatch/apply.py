@@ -17,8 +17,8 @@ from megengine.core.limits import refuse_oversized
 from megengine.core.sizes import as_examples, is_open
 from megengine.core.spec import TensorSpec, interned
 from megengine.dispatch.record import Op, get_op, registry
-from megengine.kernels.cuda import fallback, placing
-from megengine.kernels.half_conversion import HALVES, converted, wide, widened
+from megengine.kernels.cuda import elementwise, fallback, placing
+from megengine.kernels.half_conversion import converted, wide, widened
 from megengine.kernels.kernel import EagerKernel, FlatKernel
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import depends_on_values, family, on_change
@@ -264,23 +264,18 @@ def _gpu_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any]:
     raise DeviceError(fallback.refusal(op.name, problem, family(op.name).explain(problem)))
 
 
-def _gpu_cast(source: TensorSpec, target: np.dtype) -> Callable[..., Any]:
-    """A function of a DeviceArray that casts it."""
-    spec = TensorSpec(source.shape, target, source.device)
-    return _gpu_runner(get_op("cast"), Problem("cast", (source,), (spec,), {"dtype": target}), True)
-
-
 def _widened_gpu_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any] | None:
     """Float32 arithmetic on halves of a GPU; None where there is no kernel for it."""
     run = _kernel_runner(op, wider := widened(problem), single)
     if run is None:
         return None
-    casts = [_gpu_cast(s, np.dtype(np.float32)) if s.dtype in HALVES else None for s in problem.inputs]
-    back = [_gpu_cast(w, s.dtype) if w.dtype != s.dtype else None for s, w in _zip(problem.outputs, wider.outputs)]
+    inputs = [wide(s).dtype for s in problem.inputs]
+    outputs = [s.dtype if w.dtype != s.dtype else None for s, w in _zip(problem.outputs, wider.outputs)]
 
     def call(*arrays: Any) -> Any:
-        out = run(*(a if c is None else c(a) for a, c in _zip(arrays, casts)))
-        results = tuple(a if c is None else c(a) for a, c in _zip((out,) if single else out, back))
+        out = run(*(a if s.dtype == t else elementwise.cast(a, t) for a, s, t in _zip(arrays, problem.inputs, inputs)))
+        results = (out,) if single else out
+        results = tuple(a if t is None else elementwise.cast(a, t) for a, t in _zip(results, outputs))
         return results[0] if single else results
 
     return call

@@ -7,7 +7,9 @@ from source_modules import MODULES
 
 LATE = {
     "PIL": "optional: pictures",
+    "cudnn": "optional: convolutions of devices",
     "cupy": "optional: devices",
+    "cupy_backends": "optional: devices",
     "importlib": "finds out what is installed",
     "fcntl": "not on every system",
     "jinja2": "the report only",

@@ -1,7 +1,7 @@
 """Few files decide something by the name of an op: what holds for an op stands in its record.
 
 A file names an op where it has its name as a text. Applying an op, and writing one into a pattern, are uses of it like
-calls of a function, and do not count.
+calls of a function, and do not count; nor do CUDA kernels, which are tables by op.
 """
 
 import ast
@@ -41,7 +41,7 @@ def _texts(tree):
 
 def _sources(folder):
     for entry in sorted(folder.iterdir()):  # links to folders too
-        if entry.is_dir():
+        if entry.is_dir() and entry.name != "cuda":
             yield from _sources(entry)
         elif entry.suffix == ".py":
             yield entry
