@@ -9,6 +9,7 @@ import pytest
 from gpu_calls import leaves, move, moved
 from zoo import ZOO
 
+import megengine as mge
 from megengine.core.errors import MegEngineError
 from megengine.core.pytree import flatten
 from megengine.plan import compile as compile_plan
@@ -43,6 +44,7 @@ def test_float_network(name):
     net, given = ZOO[name]()
     args, kwargs = _arguments(name, given)
     args, kwargs = moved(args, "gpu0"), moved(kwargs, "gpu0")
+    mge.set_default_device("gpu0")  # of tensors that a network makes; a fixture sets it back
     out = move(net, "gpu0")(*args, **kwargs)
     _close(leaves(out), wanted)
 
