@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path[:] = [place for place in sys.path if Path(place or '.').resolve() != Path(__file__).resolve().parent]
+sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).resolve().parent]
 # this file's name would hide the package `cuda`, which CuPy imports
 
 Call = Callable[[], object]

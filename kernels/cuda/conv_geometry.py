@@ -48,8 +48,9 @@ Three = tuple[int, int, int]
 
 def three(numbers: Any, filler: int) -> Three:
     """Numbers of the axes of space, with `filler` for those that are missing before them."""
-    numbers = tuple(int(n) for n in numbers)
-    return (*(filler,) * (SPACE - len(numbers)), *numbers)  # type: ignore[return-value]
+    given = [int(n) for n in numbers]
+    deep, high, wide = (*(filler,) * (SPACE - len(given)), *given)
+    return deep, high, wide
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,18 +214,19 @@ def computed(problem: Problem, arrays: tuple[DeviceArray, ...], *, last: bool) -
     if graphs is None:
         return None
     asked = _padded(problem) if last else problem
-    alone = len(arrays) > 2 and arrays[0].dtype == np.float32 and not Precision.tf32
+    alone = len(problem.inputs) > 2 and arrays[0].dtype == np.float32 and not Precision.tf32
     graph = None if alone else graphs.of(asked, last=last)  # of several steps they take a hundred times as long
     if graph is None:
         return _in_two(problem, arrays, last=last)
     shape, weight = problem.outputs[0].shape, problem.op.endswith("backward_weight")
     out = runtime.empty((shape[0], *shape[2:], shape[1]) if last else shape, arrays[0].dtype)
     if last and not weight:
-        (x, w), (of_x, of_w) = arrays[:2], (spec.shape for spec in asked.inputs[:2])
+        x, w, *others = arrays
+        of_x, of_w = (spec.shape for spec in asked.inputs[:2])
         if of_x[1] != x.shape[-1]:
             x = Packing(of_x[0], x.shape[-1], of_x[1], math.prod(of_x[2:]), 1).of(x)
         w = kept(Packing(w.shape[0], w.shape[1], of_w[1], math.prod(of_w[2:])), w)  # [O, *kernel, I]
-        arrays = (x, w, *arrays[2:])
+        arrays = (x, w, *others)
     graphs.run(graph, arrays, out)
     if last and weight:
         out = Packing(shape[0], math.prod(shape[2:]), math.prod(shape[2:]), shape[1]).of(out).reshape(shape)

@@ -150,7 +150,7 @@ class CupyRuntime(Runtime):
         return found.ptr
 
     @functools.cached_property
-    def libraries(self) -> Libraries:  # type: ignore[override]
+    def libraries(self) -> Libraries:
         self._select()
         return of_device(lambda: self._cupy.cuda.get_current_stream().ptr)
 
@@ -185,7 +185,7 @@ class CupyRuntime(Runtime):
         if failed:
             raise DeviceError(
                 f"{program.file}: {kernel} was not launched on {self.name}: CUDA error {failed} "
-                f"(grid {grid}, block {block}, {shared} bytes of shared memory)"
+                f"(grid {grid}, block {block}, shared memory {shared} B)"
             )
 
     def record(self, work: Callable[[], list[DeviceArray]]) -> Recording:

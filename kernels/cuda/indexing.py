@@ -255,7 +255,7 @@ def _few_positions(first: int) -> Callable[[Problem], str | None]:
         count = max((s.size for s in problem.inputs[first:]), default=0)
         if problem.op != "set_index" and (why := untyped(problem)):
             return why
-        return None if count < _POSITIONS else f"{count} indices; fewer than {_POSITIONS} are taken"
+        return None if count < _POSITIONS else f"indices: {count}; fewer than {_POSITIONS} are taken"
 
     return usable
 

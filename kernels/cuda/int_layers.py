@@ -104,9 +104,14 @@ def geometry(problem: Problem) -> Geometry:
     a, (n, c, height, width) = problem.attrs, x.shape
     (top, _), (left, _) = a.padding
     out = problem.outputs[0].shape
-    begin = (int(top), int(left))
-    pairs = (tuple(map(int, v)) for v in (out[2:], w.shape[2:], a.stride, begin, a.dilation))
-    return Geometry((n, height, width, c), w.shape[0], *pairs, int(a.groups))
+    sizes = (_two(v) for v in (out[2:], w.shape[2:], a.stride, (top, left), a.dilation))
+    size, window, stride, begin, dilation = sizes
+    return Geometry((n, height, width, c), w.shape[0], size, window, stride, begin, dilation, int(a.groups))
+
+
+def _two(numbers: Any) -> tuple[int, int]:
+    first, second = map(int, numbers)
+    return first, second
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +276,7 @@ def _output(problem: Problem) -> tuple[Any, ...]:
 @functools.lru_cache(maxsize=4096)
 def _launch(problem: Problem, form: Form, pitch: int) -> Launch:
     g, x = geometry(problem), known_quantized(problem.inputs[0].dtype)
-    residual = problem.inputs[5].dtype if len(problem.inputs) > 5 else None
+    residual = next((spec.dtype for spec in problem.inputs[5:]), None)
     size = max(problem.inputs[0].size, problem.outputs[0].size)
     unit = _program(form, x, problem.outputs[0].dtype, residual, eights=g.of_group * form.joined % 8 == 0, size=size)
     tail = (*map(np.int32, _window(g, pitch)), *_output(problem))

@@ -203,6 +203,7 @@ def programs() -> Iterator[Program]:
         yield _conversion("requantize", x, y)
         yield _table_program(x, y)
     for types in (*itertools.product(_EIGHT, repeat=3), (_STORED[2],) * 3):
-        yield _pair_program("sum", *types)
+        first, second, result = types
+        yield _pair_program("sum", first, second, result)
     for function, stored in itertools.product(("product", "larger", "smaller"), _FEW):
         yield _pair_program(function, stored, stored, stored)

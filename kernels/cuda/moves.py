@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.sizes import slice_bounds
+from megengine.core.text import counted
 from megengine.kernels.cuda import bordering, parts, windows
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.placing import copied
@@ -176,7 +177,7 @@ def _paddable(problem: Problem) -> str | None:
     """Refuses a constant border of a dtype that has a scale for every channel, as the reference does."""
     dtype = problem.inputs[0].dtype
     if problem.inputs[0].ndim > MOST_AXES:
-        return f"{problem.inputs[0].ndim} axes; at most {MOST_AXES}"
+        return f"{counted(problem.inputs[0].ndim, 'axis')}; at most {MOST_AXES}"
     scales = isinstance(dtype, QuantizedDType) and isinstance(dtype.scale, tuple)
     return f"{dtype} has a scale per channel" if scales and problem.attrs["mode"] == "constant" else None
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import bfloat16, storage_of
+from megengine.core.text import counted
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.reduction import reduced
 from megengine.kernels.cuda.sources import TYPES, Program, program, type_name
@@ -198,14 +199,14 @@ def _usable(problem: Problem) -> str | None:
         return f"pooling of {', '.join(sorted(map(str, dtypes)))}"
     axes = len(problem.attrs.kernel)
     if axes > SPACE:
-        return f"windows of {axes} axes; at most {SPACE}"
+        return f"windows of {counted(axes, 'axis')}; at most {SPACE}"
     most = max(math.prod(s.shape[2:]) for s in (*problem.inputs, *problem.outputs))
-    return f"planes of {most} elements" if most >= _FARTHEST else None
+    return f"planes of {counted(most, 'element')}" if most >= _FARTHEST else None
 
 
 def _last_usable(problem: Problem) -> str | None:
     most = max(math.prod(s.shape[1:]) for s in (*problem.inputs, *problem.outputs))
-    return f"images of {most} elements" if most >= _FARTHEST else _usable(problem)
+    return f"images of {counted(most, 'element')}" if most >= _FARTHEST else _usable(problem)
 
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {

@@ -160,11 +160,11 @@ def _starts(product: Product) -> tuple[tuple[tuple[int, int, int], ...], Product
     spare, kept = product.stack[: len(product.stack) - AXES], product.stack[-AXES:]
     if not spare:
         return ((0, 0, 0),), product
-    starts = [
-        tuple(sum(i * axis[side] for i, axis in zip(place, spare, strict=True)) for side in (1, 2, 3))
-        for place in np.ndindex(*(axis[0] for axis in spare))
-    ]
-    return tuple(starts), replace(product, stack=kept)  # type: ignore[return-value]
+    starts = []
+    for place in np.ndindex(*(axis[0] for axis in spare)):
+        left, right, out = (sum(i * axis[side] for i, axis in zip(place, spare, strict=True)) for side in (1, 2, 3))
+        starts.append((left, right, out))
+    return tuple(starts), replace(product, stack=kept)
 
 
 def grid_of(blocks: int, more: int) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, bfloat16
+from megengine.core.text import counted
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.runtime import Runtime
 from megengine.kernels.cuda.sources import Program, program, type_name
@@ -106,7 +107,7 @@ def _few_axes(problem: Problem) -> str | None:
     """Refuses more axes than three, and types that pictures do not have."""
     dtype, axes = problem.inputs[0].dtype, len(problem.attrs["size"])
     if axes > _MOST_AXES:
-        return f"{axes} axes are resized; at most {_MOST_AXES}"
+        return f"axes that are resized: {axes}; at most {_MOST_AXES}"
     known = dtype.storage in _INTEGERS if isinstance(dtype, QuantizedDType) else dtype in _FLOATS
     return None if known else f"pictures of {dtype}"
 
@@ -114,7 +115,7 @@ def _few_axes(problem: Problem) -> str | None:
 def _pictures(problem: Problem) -> str | None:
     """Refuses what has no channels-last form: others than two axes of space."""
     axes = len(problem.attrs["size"])
-    return _few_axes(problem) if axes == 2 else f"{axes} axes are resized in rows"
+    return _few_axes(problem) if axes == 2 else f"{counted(axes, 'axis')} in rows"
 
 
 def _plain(problem: Problem) -> str | None:

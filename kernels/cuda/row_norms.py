@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import bfloat16
+from megengine.core.text import counted
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.softmax import LONGEST_ROW, power_of_two
 from megengine.kernels.cuda.sources import Program, program, type_name
@@ -85,7 +86,7 @@ def _usable_in_order(problem: Problem) -> str | None:
     if any(s.dtype != np.float32 for s in problem.inputs):
         return f"{x.dtype}; float32 only"
     n = math.prod(x.shape[x.ndim - problem.attrs.axes :])
-    return None if n <= LONGEST_ROW else f"rows of {n} numbers; at most {LONGEST_ROW}"
+    return None if n <= LONGEST_ROW else f"rows of {counted(n, 'number')}; at most {LONGEST_ROW}"
 
 
 def _channel_mean(problem: Problem, x: DeviceArray) -> DeviceArray:

@@ -12,6 +12,7 @@ import numpy as np
 
 from megengine.core.errors import IndexOutOfRangeError
 from megengine.core.sizes import slice_bounds
+from megengine.core.text import counted
 from megengine.kernels.cuda import walks
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.ordering import ordered
@@ -65,7 +66,7 @@ def _launches(rows: Rows, itemsize: int, widest: int) -> Launches:
         behind = [*behind[:-1], Axis(behind[-1].size // factor, factor, factor)]
     axes = [*before, rows.index, *(a for a in behind if a.size > 1)]
     if len(axes) > MOST_AXES:
-        raise AssertionError(f"{len(axes)} axes of rows; at most {MOST_AXES}")
+        raise AssertionError(f"{counted(len(axes), 'axis')} of rows; at most {MOST_AXES}")
     return itemsize * factor, tuple(_split(axes, len(before), rows, factor))
 
 

@@ -6,6 +6,7 @@ processor, by a runtime of their own (`installed`).
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -53,7 +54,6 @@ class Runtime:
 
     name: str
     architecture: int  # compute capability times ten
-    libraries: Any = None  # NVIDIA's (libraries.Libraries), where there are any
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -128,6 +128,11 @@ class Runtime:
         self.wait()
         return (time.perf_counter() - begin) * 1e3
 
+    @functools.cached_property
+    def libraries(self) -> Any:
+        """NVIDIA's (libraries.Libraries); None where there are none."""
+        return None
+
     # ---- what follows from it
     def zeros(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
         """A dense array of zeros."""
@@ -180,12 +185,10 @@ class Runtime:
         shared: int = 0,
     ) -> None:
         """Launch a kernel of a program. A grid or block is a number of x, or (x, y, z); an empty grid is no launch."""
-        if type(grid) is int:
-            grid = (grid,)
-        if type(block) is int:
-            block = (block,)
-        if 0 not in grid:
-            self.start(program, kernel, grid, block, tuple(arguments), shared)
+        blocks = grid if isinstance(grid, tuple) else (grid,)
+        if 0 not in blocks:
+            threads = block if isinstance(block, tuple) else (block,)
+            self.start(program, kernel, blocks, threads, tuple(arguments), shared)
         if SYNCHRONOUS:
             self.synchronize()
 

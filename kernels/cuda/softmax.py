@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import bfloat16
+from megengine.core.text import counted
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.sources import Program, program, type_name
 from megengine.kernels.kernel import EagerKernel, Kernel
@@ -99,11 +100,11 @@ def _usable_in_order(problem: Problem) -> str | None:
     if x.dtype != np.float32:
         return f"{x.dtype}; float32 only"
     if inner == 1:
-        return None if n <= LONGEST_ROW else f"rows of {n} numbers; at most {LONGEST_ROW}"
+        return None if n <= LONGEST_ROW else f"rows of {counted(n, 'number')}; at most {LONGEST_ROW}"
     if outer * inner >> 31:
         return "2**31 columns or more"
     few = n > _LONGEST_COLUMN and outer * inner < _MANY
-    return f"{n} numbers in turn, for {outer * inner} columns only" if few else None
+    return f"{counted(n, 'number')} in turn, for {outer * inner} columns only" if few else None
 
 
 def _run(problem: Problem, x: DeviceArray) -> DeviceArray:

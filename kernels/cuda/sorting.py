@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import storage_of
+from megengine.core.text import counted
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.moves import transposed, untyped
 from megengine.kernels.cuda.ordering import last_number, ordered, scanned, scanned_along
@@ -185,7 +186,7 @@ def _batched_nms(problem: Problem, boxes: DeviceArray, scores: DeviceArray, *bou
 def _few(problem: Problem) -> str | None:
     """Refuses arrays whose places take more than 32 bits."""
     size = problem.inputs[0].size
-    return untyped(problem) if size < _LIMIT else f"{size} elements; fewer than {_LIMIT} are taken"
+    return untyped(problem) if size < _LIMIT else f"{counted(size, 'element')}; fewer than {_LIMIT} are taken"
 
 
 def _summed(problem: Problem) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import bfloat16, storage_of
+from megengine.core.text import counted
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.sources import Program, program, type_name
 from megengine.kernels.kernel import EagerKernel
@@ -73,7 +74,8 @@ def _in_turn(runs: Runs) -> tuple[int, int, int, int, int]:
         lengths = lengths if len(lengths) % 2 else [*lengths, 1]
     else:
         lengths = [1, *lengths] if len(lengths) % 2 == 0 else [1, *lengths, 1]
-    return tuple((*lengths, 1, 1)[:5])  # type: ignore[return-value]
+    k0, r1, k1, r2, k2 = (*lengths, 1, 1)[:5]
+    return k0, r1, k1, r2, k2
 
 
 def _rows(rows: int, n: int) -> Iterator[tuple[str, int, int, tuple[Any, ...], int]]:
@@ -136,7 +138,7 @@ def _usable(problem: Problem) -> str | None:
     if len(turns) > 2:
         return f"{len(turns)} runs of numbers apart; at most 2"
     if math.prod(turns) > _LONGEST and y.size < _MANY:
-        return f"{math.prod(turns)} numbers in turn, for {y.size} results only"
+        return f"{counted(math.prod(turns), 'number')} in turn, for {counted(y.size, 'result')} only"
     return "2**31 elements or more" if x.size >> 31 else None
 
 

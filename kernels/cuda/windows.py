@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import storage_of
+from megengine.core.text import counted
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.sources import TYPES, Program, program, type_name
 from megengine.kernels.problem import Problem
@@ -22,7 +23,7 @@ _WINDOWS = np.dtype([("axes", "i4"), ("taps", "i4"), *((name, "i4", MOST_AXES) f
 def usable(problem: Problem) -> str | None:
     """Why a kernel of windows does not take a problem: too many axes."""
     axes = len(problem.attrs["stride"])
-    return None if axes <= MOST_AXES else f"windows of {axes} axes; at most {MOST_AXES}"
+    return None if axes <= MOST_AXES else f"windows of {counted(axes, 'axis')}; at most {MOST_AXES}"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -269,8 +269,8 @@ def _widened_gpu_runner(op: Op, problem: Problem, single: bool) -> Callable[...,
     run = _kernel_runner(op, wider := widened(problem), single)
     if run is None:
         return None
-    inputs = [wide(s).dtype for s in problem.inputs]
-    outputs = [s.dtype if w.dtype != s.dtype else None for s, w in _zip(problem.outputs, wider.outputs)]
+    inputs = [storage_of(wide(s).dtype) for s in problem.inputs]
+    outputs = [storage_of(s.dtype) if w.dtype != s.dtype else None for s, w in _zip(problem.outputs, wider.outputs)]
 
     def call(*arrays: Any) -> Any:
         out = run(*(a if s.dtype == t else elementwise.cast(a, t) for a, s, t in _zip(arrays, problem.inputs, inputs)))

@@ -169,7 +169,7 @@ def _elementwise_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _CENTRED = (("sub", (), (0, 1)), ("square", (), (2,)), ("floor", (), (0,)), ("maximum", (), (3, 4)))
-_CURVED = (("mul", (), (0, 1)), ("sigmoid", (), (2,)), ("sub", (), (3, 0)))
+_CURVED = (("sub", (), (0, 1)), ("tanh", (), (2,)), ("exp", (), (0,)), ("div", (), (3, 4)))
 define(
     "elementwise",
     lambda *inputs, program: _values(program, inputs, lambda op, *specs, **attrs: op.infer(*specs, **attrs)),

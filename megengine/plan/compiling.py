@@ -31,7 +31,7 @@ class OpenPlan:
     A plan of the first call with new shapes is compiled then. `at` compiles one beforehand.
     """
 
-    def __init__(self, source: InternalGraph, make: Callable[[InternalGraph], Plan]) -> None:
+    def __init__(self, source: InternalGraph, make: Callable[[InternalGraph], Any]) -> None:
         self.source, self.make = source, make
         self._plans: OrderedDict[tuple[tuple[int, ...], ...], Plan] = OrderedDict()
         self._lock = threading.Lock()

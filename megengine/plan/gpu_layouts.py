@@ -8,29 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.core.spec import TensorSpec
 from megengine.kernels.cuda.lists import CUDA_LAST
-from megengine.kernels.kernel import EagerKernel
+from megengine.kernels.cuda.turning import LAST, turned_attrs, turned_shape
+from megengine.kernels.kernel import Kernel
 from megengine.kernels.problem import Problem
 from megengine.plan.layouts import one_layout
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 
-LAST = (0, 2, 3, 1)  # axes in the order in which they lie in memory
-_MOVED = {1: 3, 2: 1, 3: 2}  # of an axis in rows: where it is channels-last
-_MEANS = ("mean", "qmean")
-_BY_AXIS = {"pad": ("widths",), "slice": ("starts", "stops", "steps"), "fused_repeat": ("counts",)}  # one for each axis
 _TURNED = (2, 4, 1)  # sizes of elements that are turned from one layout to the other
-
-
-def turned_shape(shape: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The shape of the channels-last array of a value; what belongs to each axis, in the order of its axes."""
-    return tuple(shape[axis] for axis in LAST)
 
 
 def turnable(spec: TensorSpec) -> bool:
@@ -42,7 +33,7 @@ def _plain(spec: TensorSpec) -> bool:
     return getattr(spec.dtype, "axis", None) is None
 
 
-def last_kernel(problem: Problem, moving: Iterable[int]) -> EagerKernel | None:
+def last_kernel(problem: Problem, moving: Iterable[int]) -> Kernel | None:
     """The kernel that computes an op on channels-last values; None if it needs rows."""
     if not all(turnable(s) for s in problem.outputs):
         return None
@@ -76,7 +67,7 @@ def turned_op(expr: Apply, problem: Problem, pointwise: frozenset[str]) -> Turne
     Operands with four axes lie channels-last. Others are constants, which are turned, or single numbers. A mean of each
     channel may have two axes, which lie in rows.
     """
-    attrs = _turned_attrs(problem, pointwise)
+    attrs = turned_attrs(problem, pointwise)
     if attrs is None or not all(turnable(s) or s.ndim == 2 for s in problem.outputs):
         return None
     inputs, constants = [], {}
@@ -94,27 +85,6 @@ def turned_op(expr: Apply, problem: Problem, pointwise: frozenset[str]) -> Turne
             return None
     outputs = [TensorSpec(turned_shape(s.shape), s.dtype, s.device) if s.ndim == 4 else s for s in problem.outputs]
     return Turned(Problem(problem.op, inputs, outputs, attrs), constants)
-
-
-def _turned_attrs(problem: Problem, pointwise: frozenset[str]) -> dict[str, Any] | None:
-    attrs = dict(problem.attrs)
-    if problem.op in pointwise:
-        dtype = attrs.get("dtype")
-        return None if getattr(dtype, "axis", None) is not None else attrs
-    if problem.op in ("concat", "split") and attrs.get("axis", 0) % 4 and all(s.ndim == 4 for s in problem.inputs):
-        return {**attrs, "axis": _MOVED[attrs["axis"] % 4]}
-    if problem.op in _MEANS and problem.inputs[0].ndim == 4 and _of_space(attrs.get("axis")):
-        return {**attrs, "axis": (1, 2)}
-    if problem.op == "transpose" and problem.inputs[0].ndim == 4:
-        return {"perm": tuple(LAST.index(attrs["perm"][axis]) for axis in LAST)}
-    if problem.op in _BY_AXIS and problem.inputs[0].ndim == 4:
-        return {k: turned_shape(v) if k in _BY_AXIS[problem.op] else v for k, v in attrs.items()}
-    return None
-
-
-def _of_space(axis: Any) -> bool:
-    """Whether a mean is that of each channel."""
-    return isinstance(axis, tuple) and {a % 4 for a in axis} == {2, 3}
 
 
 def prefers_last(nodes: Iterable[TensorNode], lies: Callable[[TensorNode], bool]) -> bool:

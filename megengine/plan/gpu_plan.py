@@ -19,6 +19,7 @@ from megengine.dispatch import runner
 from megengine.kernels.cuda import convolution, elementwise, int_layers, int_layout, int_pointwise
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.runtime import Recording, runtime_of
+from megengine.kernels.kernel import Kernel
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.plan.chains import fuse_chains
@@ -85,6 +86,11 @@ def _moving(expr: Apply) -> list[int]:
     if expr.op in convolution.LAST:
         return [i for i, n in enumerate(expr.inputs) if n.spec.ndim == 4 and i != 1]
     return [i for i, n in enumerate(expr.inputs) if n.spec.ndim == 4 and not isinstance(n.expr, Constant)]
+
+
+def _run_of(kernel: Kernel) -> Callable[..., Any]:
+    assert kernel.run is not None, kernel.name  # CUDA kernels are functions of arrays
+    return kernel.run
 
 
 class _Builder:
@@ -159,7 +165,7 @@ class _Builder:
             reads = [self._get(n, last=i in moving) for i, n in enumerate(expr.inputs)]
             if expr.op == "qconv2d":
                 reads[0] = self._pitched(expr.inputs[0], int_layers.useful_pitch(problem))
-            self._step(expr, problem, kernel.name, partial(kernel.run, problem), reads, last=True)
+            self._step(expr, problem, kernel.name, partial(_run_of(kernel), problem), reads, last=True)
             return
         if self._turned(expr, problem):
             return
@@ -184,7 +190,7 @@ class _Builder:
             else:
                 constant = isinstance(node.expr, Constant)
                 reads.append(self._get(node, last=turnable(node.spec) and node.spec.size != 1 and not constant))
-        self._step(expr, turned.problem, kernel.name, partial(kernel.run, turned.problem), reads, last=True)
+        self._step(expr, turned.problem, kernel.name, partial(_run_of(kernel), turned.problem), reads, last=True)
         return True
 
     def _step(self, expr: Apply, problem: Problem, kernel: str, run: Any, reads: list[int], *, last: bool) -> None:
@@ -200,7 +206,7 @@ class _Builder:
     def _also_rows(self, node: TensorNode) -> None:
         source, target = self.place[id(node), True], self._put(node, last=False)
         shape = node.spec.shape
-        info = StepInfo("reshape", node.name, "view", "")
+        info = StepInfo("view", node.name, "view", "")
         self.steps.append(_Step(info, lambda x: x.reshape(shape), [source], [target]))
 
     def given(self, arrays: Sequence[DeviceArray]) -> list[Any]:

@@ -159,8 +159,7 @@ def verify(
     network = lower(source).graph
     remedies = "quantize_model(network, data)", "verify the model that quantize_model gives"
     require_integers(network, f"verify: network {network.name!r}", remedies)
-    form = integer_form(network)
-    weights = frozenset(_real_weights(network)) if form == "weights" else frozenset()
+    weights = frozenset(_real_weights(network)) if (form := integer_form(network)) == "weights" else frozenset()
     plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(network, n, weights) for n in threads}
     placed = {f"eager, {device}": _DeviceRun(network, normalize(device)) for device in devices}
     differences = {name: Difference(name) for name in ("eager", *placed, *plans)}

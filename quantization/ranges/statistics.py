@@ -165,7 +165,8 @@ class TensorStatistics:
         if (by_channel := counting.extrema(x, axis, sums)) is None:
             raise self.refusal(x)
         means = (sums / (x.size // sums.size)).astype(np.float32)[None] if sums.size else None
-        self.add(x.size, *(end[None] for end in by_channel), means, axis, partial(counting.count, x))
+        lo, hi = by_channel
+        self.add(x.size, lo[None], hi[None], means, axis, partial(counting.count, x))
 
     def axis_of(self, ndim: int) -> int | None:
         """The axis of channels of values with so many axes; None where they have none."""
