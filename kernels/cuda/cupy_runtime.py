@@ -72,6 +72,7 @@ class CupyRuntime(Runtime):
                 f"{OLDEST / 10} or more; use cpu0, the processor"
             )
         self._functions: dict[tuple[Program, str], int] = {}  # handles
+        self._granted: dict[int, int] = {}  # bytes of shared memory of functions that need permission
         self._modules: dict[Program, Any] = {}
         self._launcher = _core.CudaLauncher("libcuda.so.1")
         self._alone = count == 1
@@ -137,17 +138,19 @@ class CupyRuntime(Runtime):
         stream = self._cupy.cuda.get_current_stream()
         self._cupy.cuda.runtime.memsetAsync(array.address, 0, array.nbytes, stream.ptr)
 
-    def _function(self, program: Program, kernel: str, shared: int) -> int:
+    def _function(self, program: Program, kernel: str) -> int:
         module = self._modules.get(program)
         if module is None:
             module = self._cupy.cuda.function.Module()
             module.load(cubin(program, self.architecture))
             self._modules[program] = module
-        found = module.get_function(kernel)
-        if shared > _PLAIN_SHARED:
-            attribute = self._cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self._cupy.cuda.driver.funcSetAttribute(found.ptr, attribute, shared)
-        return found.ptr
+        return module.get_function(kernel).ptr
+
+    def _grant(self, function: int, shared: int) -> None:
+        """Let a function take more shared memory than it may unasked."""
+        attribute = self._cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._cupy.cuda.driver.funcSetAttribute(function, attribute, shared)
+        self._granted[function] = shared
 
     @functools.cached_property
     def libraries(self) -> Libraries:
@@ -174,8 +177,10 @@ class CupyRuntime(Runtime):
             self.name_memory(arguments)
         key = (program, kernel)
         function = self._functions.get(key)
-        if function is None or shared > _PLAIN_SHARED:
-            function = self._functions[key] = self._function(program, kernel, shared)
+        if function is None:
+            function = self._functions[key] = self._function(program, kernel)
+        if shared > _PLAIN_SHARED and self._granted.get(function, 0) < shared:
+            self._grant(function, shared)
         stream = self._cupy.cuda.get_current_stream().ptr
         failed = self._launcher(function, grid, block, shared, stream, arguments)
         if failed == _NO_CONTEXT:  # the first call of this thread

@@ -1,0 +1,136 @@
+"""The runtime of a GPU with a stand-in for CuPy: counted memory, functions, errors that say what is missing."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from megengine.core.errors import DeviceError
+from megengine.kernels import _core
+from megengine.kernels.cuda import cupy_runtime
+from megengine.kernels.cuda.sources import program
+
+
+class OutOfMemoryError(Exception):
+    pass
+
+
+class CudaError(Exception):
+    pass
+
+
+class Stand:
+    """What the runtime uses of CuPy, with 1,000 bytes of memory."""
+
+    def __init__(self, capability="90", devices=1):
+        self.granted, self.loaded, self.left = [], [], 1000
+        stream = SimpleNamespace(ptr=7, synchronize=lambda: None)
+        runtime = SimpleNamespace(
+            CUDARuntimeError=CudaError, getDeviceCount=lambda: devices, memGetInfo=lambda: (self.left, 1000),
+            memcpyAsync=lambda *_: None, memsetAsync=lambda *_: None, setDevice=lambda _: None, free=lambda _: None,
+        )  # fmt: skip
+        driver = SimpleNamespace(
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8, funcSetAttribute=lambda *a: self.granted.append(a)
+        )
+        self.cuda = SimpleNamespace(
+            runtime=runtime, driver=driver, alloc=self.alloc, get_current_stream=lambda: stream,
+            memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+            Device=lambda _: SimpleNamespace(compute_capability=capability),
+            function=SimpleNamespace(Module=self.module),
+        )  # fmt: skip
+
+    def alloc(self, size):
+        if size > self.left:
+            raise OutOfMemoryError
+        return SimpleNamespace(ptr=4096)
+
+    def module(self):
+        return SimpleNamespace(load=self.loaded.append, get_function=lambda name: SimpleNamespace(ptr=len(name)))
+
+    def get_default_memory_pool(self):
+        return SimpleNamespace(total_bytes=lambda: 512)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Makes a runtime on a stand-in; launches are kept."""
+    launches = []
+
+    def launcher(_):
+        return lambda *arguments: launches.append(arguments) or 0
+
+    def make(name="gpu0", **settings):
+        cupy_runtime.unavailable_reason.cache_clear()
+        stand = Stand(**settings)
+        monkeypatch.setitem(sys.modules, "cupy", stand)
+        monkeypatch.setattr(
+            cupy_runtime,
+            "_core",
+            SimpleNamespace(CudaLauncher=launcher, CudaHeld=_core.CudaHeld, CudaMemory=_core.CudaMemory),
+        )
+        monkeypatch.setattr(cupy_runtime, "cubin", lambda *_: b"code")
+        return cupy_runtime.CupyRuntime(name), stand, launches
+
+    yield make
+    cupy_runtime.unavailable_reason.cache_clear()
+
+
+def test_functions_are_loaded_once_and_granted_shared_memory_once(made):
+    runtime, stand, launches = made()
+    out = runtime.empty((4,), np.float32)
+    fill = program("filling.cu", TYPE="float")
+    for shared in (0, 60_000, 60_000, 50_000, 70_000):
+        runtime.launch(fill, "fill", 2, (32, 2), (out, np.float32(1), np.int64(4)), shared)
+    assert len(stand.loaded) == 1 and [size for _, _, size in stand.granted] == [60_000, 70_000]
+    assert {launch[:3] for launch in launches} == {(4, (2,), (32, 2))} and {launch[4] for launch in launches} == {7}
+    runtime.launch(fill, "fill", 0, 32, ())
+    assert len(launches) == 5  # an empty grid is no launch
+
+
+def test_memory_is_counted(made):
+    runtime, *_ = made()
+    one, two = runtime.empty((25,), np.float32), runtime.empty((10, 2), np.float64)
+    assert runtime.memory() | {"free": 0} == {
+        "total": 1000, "free": 0, "used": 260, "reserved": 512, "peak_used": 260, "peak_reserved": 512,
+    }  # fmt: skip
+    del one
+    assert runtime.memory()["used"] == 160 and runtime.memory()["peak_used"] == 260
+    runtime.reset_peaks()
+    assert runtime.memory()["peak_used"] == 160 and two.nbytes == 160
+    view = two.reshape((20,))
+    del two
+    assert runtime.memory()["used"] == 160 and view.size == 20
+    with pytest.raises(DeviceError, match=r"gpu0 is out of memory: asked for 0.0 MiB; tensors hold .*smaller batch"):
+        runtime.empty((1000,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "words"),
+    [
+        ({"devices": 0}, "gpu0", "there is no CUDA device"),
+        ({"devices": 2}, "gpu2", "there are devices gpu0 to gpu1; use one of them"),
+        ({"capability": "61"}, "gpu0", "compute capability 6.1; expected 7.5 or more; use cpu0"),
+    ],
+)
+def test_what_cannot_be_used_says_why(made, settings, name, words):
+    with pytest.raises(DeviceError, match=f"device '{name}' is not usable: .*{words}"):
+        made(name, **settings)
+
+
+def test_a_launch_that_fails_names_the_kernel(made, monkeypatch):
+    runtime, _, _ = made()
+    runtime._launcher = lambda *_: 1
+    with pytest.raises(DeviceError, match=r"filling.cu: fill was not launched on gpu0: CUDA error 1 \(grid \(1,\)"):
+        runtime.launch(program("filling.cu", TYPE="int"), "fill", 1, 32, ())
+
+
+def test_an_old_driver_is_named(made, monkeypatch):
+    def count():
+        raise CudaError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+
+    made()
+    sys.modules["cupy"].cuda.runtime.getDeviceCount = count
+    cupy_runtime.unavailable_reason.cache_clear()
+    assert "older than CUDA 13 needs (580)" in cupy_runtime.unavailable_reason()
+    assert cupy_runtime.count() == 0
