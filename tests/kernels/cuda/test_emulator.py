@@ -40,7 +40,7 @@ KERNEL(unwritten, int* out) {  // never written
     out[threadIdx.x] = tile[threadIdx.x];
 }
 KERNEL(beyond_global, int* out) {  // access outside its array
-    out[threadIdx.x + 4096] = 1;
+    out[threadIdx.x + 512] = 1;
 }
 KERNEL(one_beyond, int* out) {  // access outside its array
     if (threadIdx.x == 0) out[64] = 1;

@@ -70,4 +70,4 @@ def test_channels_last(mode):
             found = kernel.run(problem, gpu.upload(rows)).numpy()
         same((found.transpose(0, 3, 1, 2),), (wanted,))
     line = problem_of("resize", (numbers(2, 5, 4),), {**attrs, "size": (7,)})
-    assert kernel.usable(line) == "1 axes are resized in rows"
+    assert kernel.usable(line) == "1 axis in rows"
