@@ -29,6 +29,7 @@ STRAIGHT = {"fake_quant", "fake_quant_away"}  # their gradients are no derivativ
 # occur in gradients alone, or take complex numbers: samples of the records and test_gradients.py check them
 RARE = {"imag", "real", "resize_backward", "roi_pooling_backward", "roi_pooling_chosen"}
 RARE |= {*ORDERED.values()}  # of integer networks
+RARE |= {"elementwise"}  # of plans, and of gradients on GPUs
 RARE |= {"det", "gather_elements", "scatter_elements", "scatter_nd", "pool"}  # ONNX's, of no function
 STEEP = {"batch_norm"}  # with integers for variances, some of them 0
 

@@ -156,7 +156,7 @@ KERNEL_BOUNDS(cuda_recurrent_reset, 256, const TYPE* h, const TYPE* seen, TYPE* 
 }
 
 // One step of all directions. `update` and `reset_seen` come from the kernel above.
-KERNEL_BOUNDS(cuda_recurrent_step, 256, TYPE* h, TYPE* c, const TYPE* seen, TYPE* next, const TYPE* update,
+KERNEL_BLOCKS(cuda_recurrent_step, 256, 2, TYPE* h, TYPE* c, const TYPE* seen, TYPE* next, const TYPE* update,
               const TYPE* reset_seen, TYPE* y, int step, int steps, int backwards, int input_forget, LAYER_PARAMETERS) {
     SHARED(TYPE, state, kSamples * kDepth);
     SHARED(TYPE, rows, 4 * kDepth * (kUnits + 1));

@@ -73,7 +73,7 @@ def test_orders_of_threads(op, order):
         (np.float16, np.float32),
         pytest.param(np.float16, np.float16, marks=pytest.mark.slow),
         pytest.param(bfloat16, np.float32, marks=pytest.mark.slow),
-        pytest.param(bfloat16, bfloat16, marks=pytest.mark.slow),
+        pytest.param(bfloat16, bfloat16.type, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("op", OPS)
