@@ -95,7 +95,8 @@ class Launcher {
         else
             where = view.buf;  // the arguments hold the array until the driver has copied it
         PyBuffer_Release(&view);
-        if (!fits && !structure) throw std::invalid_argument("a scalar argument has at most 16 bytes, a structure 4096");
+        if (!fits && !structure)
+            throw std::invalid_argument("a scalar argument has at most 16 bytes, a structure 4096");
         return where;
     }
 
