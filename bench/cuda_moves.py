@@ -25,15 +25,19 @@ INNER = 10  # calls between two events
 
 def rows(small: bool) -> Iterator[Row]:
     """(name, op, operands, attributes, the same by torch); small arrays only show that all of it runs."""
+    size, lines = ((2, 16, 8, 8), 32) if small else ((32, 256, 56, 56), 8192)
+    picture = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    matrix = picture.reshape(lines, -1)
+    yield from _layouts(picture, matrix)
+    yield from _borders(picture, matrix)
+    yield from _places(matrix, *((24, 64, 1 << 9) if small else (768, 65536, 1 << 22)))
+
+
+def _layouts(picture: np.ndarray, matrix: np.ndarray) -> Iterator[Row]:
+    """Copies, transposes, and arrays that are joined or cut."""
     import torch
 
-    rng = np.random.default_rng(0)
-    size, lines, width, words_, long = (2, 16, 8, 8), 32, 24, 64, 1 << 9
-    if not small:
-        size, lines, width, words_, long = (32, 256, 56, 56), 8192, 768, 65536, 1 << 22
-    picture = rng.standard_normal(size).astype(np.float32)
-    flat, matrix = picture.reshape(-1), picture.reshape(lines, -1)
-    side, length = size[2], matrix.shape[1]
+    size, flat, length = picture.shape, picture.reshape(-1), matrix.shape[1]
     kinds = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
     yield "copy", "slice", (flat,), {"starts": (0,), "stops": (None,), "steps": (1,)}, lambda x: x.clone()
     for name, dtype in kinds.items():
@@ -65,6 +69,13 @@ def rows(small: bool) -> Iterator[Row]:
         {"sections": (size[1] // 4,) * 4, "axis": 1},
         lambda x: [p.contiguous() for p in x.split(size[1] // 4, 1)],
     )
+
+
+def _borders(picture: np.ndarray, matrix: np.ndarray) -> Iterator[Row]:
+    """Padding, inner parts, repeated rows and larger pictures."""
+    import torch
+
+    side, lines = picture.shape[2], len(matrix)
     widths = ((0, 0), (0, 0), (1, 1), (1, 1))
     yield (
         "pad",
@@ -89,9 +100,16 @@ def rows(small: bool) -> Iterator[Row]:
         {"size": (2 * side,) * 2, "mode": "linear", "corners": False},
         lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear"),
     )
-    table, words = matrix[:, :width].copy(), rng.integers(0, lines, words_).astype(np.int32)
+
+
+def _places(matrix: np.ndarray, width: int, count: int, long: int) -> Iterator[Row]:
+    """Elements taken from and put to places, sorting and searching."""
+    import torch
+
+    rng, flat, (lines, length) = np.random.default_rng(1), matrix.reshape(-1), matrix.shape
+    table, words = matrix[:, :width].copy(), rng.integers(0, lines, count).astype(np.int32)
     yield "embedding", "index", (table, words), {"pattern": ("i", ALL)}, lambda t, i: t[i]
-    ct = rng.standard_normal((words_, width)).astype(np.float32)
+    ct = rng.standard_normal((count, width)).astype(np.float32)
     backward = {"shape": table.shape, "pattern": ("i", ALL)}
     yield (
         "embedding gradient",
