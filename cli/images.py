@@ -2,13 +2,14 @@
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from megengine.core.errors import FileFormatError, OptionError, nearest
 from megengine.core.text import counted
@@ -238,7 +239,7 @@ def _recipe_from(values: dict[str, Any], where: str) -> Recipe:
 def open_picture(path: Path, how: Recipe) -> Image.Image:
     """The picture in RGB, on the recipe's background. Raises FileFormatError if it is damaged or no picture."""
     try:
-        with Image.open(path) as picture:
+        with warnings.catch_warnings(action="ignore"), Image.open(path) as picture:  # of a camera's damaged notes
             return _decoded(picture, how)
     except OptionError as error:
         raise FileFormatError(f"picture {path}: {error}") from error
@@ -249,8 +250,29 @@ def open_picture(path: Path, how: Recipe) -> Image.Image:
 def _decoded(picture: Image.Image, how: Recipe) -> Image.Image:
     if picture.width * picture.height > MAX_PIXELS:
         raise OptionError(f"{picture.width}x{picture.height} is more than {MAX_PIXELS} pixels; scale it down")
+    picture = _in_bytes(_upright(picture), picture.format)
     transparent = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
     return _composed(picture.convert("RGBA"), how) if transparent else picture.convert("RGB")
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    """Turned as the camera noted that it was held."""
+    try:
+        return ImageOps.exif_transpose(picture)
+    except Exception:  # Pillow raises a dozen types for damaged notes, which do not make the pixels unreadable
+        return picture
+
+
+def _in_bytes(picture: Image.Image, file_format: str | None) -> Image.Image:
+    """A grey picture of 16 bits in 8 bits; Pillow's own conversion cuts all above 255."""
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and file_format == "PNG"):
+        return Image.fromarray(np.rint(np.asarray(picture) / 257).astype(np.uint8))
+    if picture.mode in ("I", "F"):
+        raise OptionError(
+            f"its pixels are {'int32' if picture.mode == 'I' else 'float32'}, which do not say what is white; save it "
+            "with 8 or 16 bits, or give prepared arrays (.npy)"
+        )
+    return picture
 
 
 def _composed(picture: Image.Image, how: Recipe) -> Image.Image:

@@ -98,6 +98,36 @@ def test_a_truncated_picture_is_named(tmp_path):
         load(path, PLAIN)
 
 
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_grey_of_16_bits_keeps_its_range(tmp_path, suffix):
+    pixels = np.arange(24, dtype=np.uint16).reshape(4, 6) * (65535 // 23)
+    path = save(tmp_path, pixels, f"a.{suffix}")
+    assert np.abs(load(path, PLAIN)[0, 1] - pixels / 65535 * 255).max() <= 0.5
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_pixels_without_a_white_are_refused(tmp_path, dtype):
+    path = save(tmp_path, np.ones((4, 6), dtype), "a.tif")
+    with pytest.raises(FileFormatError, match=rf"a\.tif: its pixels are {np.dtype(dtype)}, .* prepared arrays"):
+        load(path, PLAIN)
+
+
+@pytest.mark.parametrize(("note", "turned"), [(1, 0), (3, 2), (6, 3), (8, 1)])
+def test_pictures_are_turned_as_the_camera_notes(tmp_path, note, turned):
+    pixels = np.random.default_rng(0).integers(0, 255, (4, 6, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = note
+    path = tmp_path / "a.png"
+    Image.fromarray(pixels).save(path, exif=exif)
+    assert np.array_equal(np.asarray(open_picture(path, PLAIN)), np.rot90(pixels, turned))
+
+
+def test_damaged_notes_of_a_camera_are_no_reason_to_refuse(tmp_path):
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (6, 4), (9, 9, 9)).save(path, exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    assert load(path, PLAIN).shape == (1, 3, 4, 6)
+
+
 def test_pictures_come_in_path_order(tmp_path):
     for name in ("b.png", "a.JPG", "c.txt"):
         (tmp_path / name).touch()
