@@ -141,7 +141,7 @@ def _tell(text: str) -> None:
 
 def _message(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
+        return " | ".join([INTERRUPTED, *getattr(error, "__notes__", [])])
     if isinstance(error, MemoryError):
         return "not enough memory for this model; free memory or take a smaller input shape"
     if isinstance(error, MegEngineError):

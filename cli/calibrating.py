@@ -89,10 +89,7 @@ def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, pr
         if not kept:
             part.unlink(missing_ok=True)  # there is nothing to go on with
         else:
-            note = f"{part} holds {counted(kept, 'sample')}; --resume goes on from there"
-            error.add_note(note)
-            if isinstance(error, KeyboardInterrupt):
-                out.say(note)
+            error.add_note(f"{part} holds {counted(kept, 'sample')}; --resume goes on from there")
         raise
     part.unlink(missing_ok=True)
     for warning in chosen.warnings():

@@ -121,6 +121,13 @@ def _scored(logits: np.ndarray, first: np.ndarray, names: list[tuple[int, ...]] 
         raise OptionError(
             f"--labels: {counted(len(names), 'label')} for {counted(len(logits), 'sample')}; expected one for each"
         )
+    wrong = next((one for one in names or () if not all(0 <= x < logits.shape[1] for x in one)), None)
+    if wrong is not None:
+        shown = " ".join(map(str, wrong))
+        raise OptionError(
+            f"--labels: class {shown}, and {source!r} gives {counted(logits.shape[1], 'class')}; expected "
+            f"whole numbers from 0 to {logits.shape[1] - 1}"
+        )
     return score(logits, first, names or [()] * len(logits))
 
 

@@ -27,6 +27,17 @@ class OutputError(MegEngineError):
     """A path that cannot be written."""
 
 
+@contextmanager
+def kept_after_interrupt(path: Path | None, line: str) -> Iterator[None]:
+    """Ctrl-C in the body is told with a line about `path`, if this is there to go on from."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if path is not None and path.exists():
+            error.add_note(f"{path} {line}")
+        raise
+
+
 class Output:
     """The output of one command: results on stdout, with `--json` everything else on stderr."""
 

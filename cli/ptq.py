@@ -14,7 +14,7 @@ from megengine.cli.app import common
 from megengine.cli.choices import Choice
 from megengine.cli.measuring import measured
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
-from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.output import Output, check_suffix, kept_after_interrupt, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.readers import Reader, Slot, kind_of, open_reader
 from megengine.cli.samples import Samples
@@ -241,7 +241,7 @@ def ptq(
     outputs = [("--output", output), ("--onnx", onnx_path), ("--report", report_path)]
     outputs.append(("--state", options["state"]))
     check_outputs(outputs, inputs_of(**options), overwrite=overwrite)
-    with ExitStack() as stack:
+    with kept_after_interrupt(options["state"], "holds the training; the same line goes on"), ExitStack() as stack:
         files = {name: stack.enter_context(output_file(path)) for name, path in wanted.items() if path}
         result = _quantize(files, out, **options)
     written = [str(path) for path in wanted.values() if path]

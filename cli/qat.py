@@ -14,7 +14,7 @@ from megengine.cli import images, records
 from megengine.cli.app import common, examples
 from megengine.cli.choices import Choice
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
-from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.output import Output, check_suffix, kept_after_interrupt, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import check_varies, check_weights, data_of, data_option, preprocess_option, samples_option
 from megengine.cli.qat_goals import Goal, by_labels, by_results
@@ -116,7 +116,8 @@ def qat(output: Path, overwrite: bool, resume: bool, out: Output, **options: Any
     labels = [] if options["labels"] in (None, "folders") else [options["labels"]]
     check_outputs([("--output", output)], [*inputs, *labels], overwrite=overwrite)
     kept = output.with_name(f"{output.name}.training")
-    with output_file(output) as file:
+    line = "holds the training; --resume goes on from its last epoch"
+    with kept_after_interrupt(kept, line), output_file(output) as file:
         result = _train(file, kept, out, resume=resume, **options)
     with suppress(FileNotFoundError):
         kept.unlink()
@@ -252,7 +253,9 @@ def _targets(labels: str, data: str, count: int) -> np.ndarray:
                 f"--labels {labels!r}: {found.dtype} of shape {found.shape}; "
                 "expected whole numbers from 0, one a sample"
             )
-    if not 0 <= count - len(found) < (count if kind_of(data) == "pictures" else 1):
+    if kind_of(data) == "pictures" and Path(data).is_dir():
+        count = min(count, len(images.images_in(Path(data))))  # the last batch may be filled up
+    if len(found) != count:
         raise OptionError(
             f"--labels: {counted(len(found), 'label')} for {counted(count, 'sample')}; expected one for each"
         )

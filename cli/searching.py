@@ -10,7 +10,7 @@ from megengine.cli import frontier, images
 from megengine.cli.app import FailedError, common
 from megengine.cli.choices import Choice
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
-from megengine.cli.output import Output, check_suffix
+from megengine.cli.output import Output, check_suffix, kept_after_interrupt
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import check_varies, data_of, data_option, preprocess_option, samples_option
 from megengine.cli.samples import Samples
@@ -101,7 +101,8 @@ def search(
     check_varies(source.graph, chosen.reader, data)
     if goes_on:
         out.say(f"going on from {state}")
-    with out.progress("search", None) as bar:
+    line = f"holds what was measured, and the best network so far is in {output}; the same line goes on"
+    with kept_after_interrupt(state, line), out.progress("search", None) as bar:
         result = find(
             source,
             chosen,

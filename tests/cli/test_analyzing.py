@@ -107,6 +107,8 @@ def test_models_are_scored_by_labels_in_every_form():
         ("x.npy", "words.txt", "line 2: 'b' is no class"),
         ("x.npy", "latin.txt", "cannot be read"),
         ("x.npy", "few.txt", "1 label for 12 samples"),
+        ("x.npy", "many.txt", "class 1 99999, and 'net.onnx' gives"),
+        ("x.npy", "below.npy", "class -1, and 'net.onnx' gives"),
         ("x.npy", "paths.csv", "names pictures, and data 'x.npy' is no folder of them"),
         ("photos", "paths.csv", "no line for 2 pictures of 'photos'; first: 'cat/2.png'"),
     ],
@@ -114,6 +116,8 @@ def test_models_are_scored_by_labels_in_every_form():
 def test_labels_that_do_not_fit_are_refused(data, labels, message):
     write("words.txt", "0\nb\n")
     write("few.txt", "0\n")
+    write("many.txt", "0\n" * 11 + "1 99999\n")
+    np.save("below.npy", -np.ones(12, np.int64))
     write("paths.csv", "cat/1.png,0\n")
     write("broken.npy", "text")
     with open("latin.txt", "wb") as file:

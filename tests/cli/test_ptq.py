@@ -191,7 +191,8 @@ def test_an_interrupted_training_goes_on_when_the_line_is_repeated(folder, monke
         return trained(self, progress)
 
     monkeypatch.setattr(distill._Training, "epoch", epoch)
-    call(*line, "q.mgt", "--state", "best.state", code=130)
+    said = call(*line, "q.mgt", "--state", "best.state", code=130)
+    assert "interrupted; no unfinished file was left | best.state holds the training; the same line goes on" in said
     assert not (folder / "q.mgt").exists()
     call(*line, "q.mgt", "--state", "best.state")
     assert passes == [0, 1, 1]

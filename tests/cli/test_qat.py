@@ -215,7 +215,8 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(folder, method, monkeypatc
     wanted = (folder / "q.mgt").read_bytes()
     (folder / "q.mgt").unlink()
     undo = interrupted_after(monkeypatch, 2)
-    qat(*words, code=130)
+    said = qat(*words, code=130)
+    assert "q.mgt.training holds the training; --resume goes on from its last epoch" in said
     assert not (folder / "q.mgt").exists()
     undo()
     assert "epoch 3 of 3" in qat(*words, "--resume")
@@ -248,6 +249,12 @@ def test_wrong_labels(folder, labels, message):
     np.save("short.npy", np.arange(3))
     (folder / "words.txt").write_text("cat\ndog\n")
     assert message in qat(*ARRAYS, "--labels", labels, code=1)
+
+
+def test_fewer_labels_than_pictures(folder):
+    np.save("short.npy", np.zeros(3, np.int64))
+    words = ("--data", "photos", "--preprocess", "mnist,size=8", "--labels", "short.npy", "-o", "q.mgt")
+    assert "--labels: 3 labels for 40 samples; expected one for each" in qat(*words, code=1)
 
 
 def test_pictures_without_a_folder_of_their_class(folder):
