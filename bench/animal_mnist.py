@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--methods", nargs="+", default=["ste", "tqt", "lsq", "pact"])
     parser.add_argument("--weights", default="per_tensor", choices=("per_tensor", "per_channel"))
+    parser.add_argument("--precision", default="w8a8", help="of every quantized network, such as w4a8")
     parser.add_argument("--state", type=Path, help="keep the float networks in this folder")
     arguments = parser.parse_args()
     x, y, test_x, test_y = silhouettes(arguments.folder)
@@ -138,12 +139,12 @@ def main() -> None:
         rows.setdefault("float", []).append(top1(traced, test_x, test_y))
         batches = [x[i : i + 100] for i in range(0, 1000, 100)]
         for effort in ("fast", "balanced"):
-            config = QuantConfig.of(effort, weights=arguments.weights)
+            config = QuantConfig.of(effort, weights=arguments.weights, precision=arguments.precision)
             made = quantize_model(traced, batches, config).traced()
             rows.setdefault(f"ptq {effort}", []).append(top1(made, test_x, test_y))
         for method in arguments.methods:
             begin = time.process_time()
-            config = QuantConfig(weights=arguments.weights, bias_correction=False)
+            config = QuantConfig(weights=arguments.weights, precision=arguments.precision, bias_correction=False)
             trained = prepare_qat(net, sample, config=config, method=method, calibration=batches).train()
             trained.norms_moving = False
             epochs_of(trained, x, y, arguments.epochs, arguments.lr, seed)
