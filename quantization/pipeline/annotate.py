@@ -8,7 +8,15 @@ from megengine.dispatch import NO_RULE, QuantRule
 from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
-from megengine.quantization.pipeline.masks import is_score, masked_scores, masked_sums, most_of
+from megengine.quantization.pipeline.masks import (
+    is_score,
+    joined_scores,
+    least_of,
+    masked_scores,
+    masked_sums,
+    most_of,
+    why_far,
+)
 from megengine.quantization.pipeline.match import is_bias, over_picture, why_constants_float, why_places_float
 from megengine.quantization.pipeline.roots import REASON, around_roots
 from megengine.quantization.pipeline.selection import INPUT, layers_of, precisions, select
@@ -18,6 +26,7 @@ from megengine.quantization.pipeline.spec import (
     Addend,
     Argument,
     Fixed,
+    JoinedScores,
     Known,
     Mask,
     Masked,
@@ -165,7 +174,7 @@ class _Annotator:
             return f"{expr.op} reads {growing[0]}, which follows from sizes alone and grows with them"
         if any(e.outputs[0].name in self.rooted for e in (*inside, expr)):
             return f"{expr.op} stays in float: {REASON}"
-        if (reason := why_places_float((*inside, expr))) is not None:
+        if (reason := why_places_float((*inside, expr)) or why_far(expr)) is not None:
             return reason
         if id(expr) in self.groups:
             group = self.groups[id(expr)]
@@ -376,6 +385,9 @@ class _Annotator:
             return Masked(scheme, self.config.activations, why, scores, sure, largest, mask.room)
         if sums := masked_sums(node):
             return Addend(scheme, self.config.activations, reason, tuple((n.name, most_of(other)) for n, other in sums))
+        if joined := joined_scores(node):
+            parts = tuple(n.name for n in joined if not isinstance(n.expr, Constant))
+            return JoinedScores(scheme, self.config.activations, "masked scores and others", parts, least_of(joined))
         if (group := self._function_behind(node)) is not None:
             return Argument(scheme, self.config.activations, reason, lambda x: evaluate(group, x[:, None])[:, 0])
         return Plain(scheme, self.config.activations, reason)
@@ -433,7 +445,7 @@ class _Annotator:
                 continue
             out = expr.outputs[0]
             mine = self.result.edges.get(out.name)
-            if isinstance(mine, Addend | Masked):  # whose range follows from those of the scores
+            if isinstance(mine, Addend | JoinedScores | Masked):  # whose range follows from those of the scores
                 continue
             for node in expr.inputs:
                 theirs = self.result.edges.get(node.name)

@@ -153,6 +153,18 @@ def _affine_layer(m: Found) -> TensorNode | None:
     return _depthwise(m, (gain, shift), channels)
 
 
+_SHIFT_BY_ROW = any_()
+_SHIFTED = call("sub", _X, _SHIFT_BY_ROW)
+
+
+def _unshifted(m: Found) -> TensorNode | None:
+    """A softmax of values less one number for each row, such as the largest, is that of the values."""
+    axis, shape, shift = m.root.expr.attrs["axis"] % m[_X].spec.ndim, m[_X].shape, m[_SHIFT_BY_ROW].shape
+    if m[_SHIFTED].shape != shape or ((1,) * (len(shape) - len(shift)) + shift)[axis] != 1:
+        return None
+    return m.apply("softmax", m[_X], attrs=dict(m.root.expr.attrs), name=f"{m.root.name}_unshifted")
+
+
 def _computed_picture(m: Found) -> bool:
     return m[_X].spec.ndim == 4 and isinstance(m[_X].expr, Apply) and m.root.shape == m[_X].shape
 
@@ -172,6 +184,9 @@ RULES = (
 )
 
 
+_UNSHIFTED = Rule("softmax_unshifted", call("softmax", _SHIFTED), _unshifted, shared=True)
+
+
 def canonicalize(graph: InternalGraph) -> InternalGraph:
     """A copy in float32 (layers in halves are widened) with constants computed, batch norms and constant additions
     folded into convolutions, activations that are spelled out named, splits opened into slices, other batch norms and
@@ -181,6 +196,8 @@ def canonicalize(graph: InternalGraph) -> InternalGraph:
     widen(g)
     run_passes(g)
     name_activations(g)
+    if rewrite(g, (_UNSHIFTED,)):
+        remove_dead(g)  # the largest values: masks have to see the softmax as the only reader
     rewrite(g, RULES, last_first=True)
     remove_dead(g)
     return g

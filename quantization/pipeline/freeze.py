@@ -14,6 +14,7 @@ from megengine.quantization.pipeline.spec import (
     Addend,
     Argument,
     Fixed,
+    JoinedScores,
     Known,
     Mask,
     Masked,
@@ -91,7 +92,9 @@ def freeze(
             bias, data = ops[op].inputs[at].expr.value.numpy(), edges.get(ops[name].inputs[0].name)
             weights[name] = with_room(bias, ops[name], data, weights[name])
             biases[op, at] = in_steps(bias, ops[name], data, weights[name])
-    bounded = frozenset(n for n, spec in annotation.edges.items() if isinstance(spec, Addend | Argument | Masked))
+    bounded = frozenset(
+        n for n, spec in annotation.edges.items() if isinstance(spec, Addend | Argument | JoinedScores | Masked)
+    )
     return Frozen(edges, weights, operands, biases, bounded)
 
 
@@ -172,6 +175,10 @@ def _dtype(
     if isinstance(spec, Addend):
         least = min(_least_addend(n, other, annotation, seen) for n, other in spec.sums)
         if known.minimum < least < known.maximum:
+            return quantized_dtype(least, known.maximum, scheme(spec.scheme))
+    if isinstance(spec, JoinedScores) and annotation.edges.keys() >= set(spec.parts):
+        ends = [_ends(edge_dtype(n, annotation, seen))[0] for n in spec.parts]
+        if known.minimum < (least := min(*ends, spec.least)) < known.maximum:
             return quantized_dtype(least, known.maximum, scheme(spec.scheme))
     dtype = activation_dtype(known, spec.method, spec.scheme)
     if isinstance(spec, Argument):

@@ -27,6 +27,7 @@ class Masking:
 
 _CHOICE = call("where", any_(), any_(), any_())
 _SUM = call("add", any_(), any_())
+_PRODUCT = call("mul", any_(), any_())
 
 
 def masked_scores(node: TensorNode) -> Masking | None:
@@ -72,15 +73,70 @@ def is_score(node: TensorNode) -> bool:
 
 
 def _softmax_behind(node: TensorNode) -> Apply | None:
-    """The softmax that alone reads a value, through ops that move its elements."""
+    """The softmax that alone reads a value, through ops that move its elements, or join them with others."""
     while len(node.users) == 1 and not any(n is node for n in node.graph.outputs):
         user = node.users[0]
-        if not isinstance(user, Apply) or user.record.rule.kind not in ("softmax", "shape"):
+        if not isinstance(user, Apply) or user.record.rule.kind not in ("softmax", "shape", "concat"):
             return None
         if user.record.rule.kind == "softmax":
             return user
         node = user.output
     return None
+
+
+def joined_scores(node: TensorNode) -> tuple[TensorNode, ...]:
+    """What a value joins that a softmax alone reads, if masked scores are among it; () for other values.
+
+    So attention has sinks: columns that no key gives.
+    """
+    made = node.expr
+    if not isinstance(made, Apply) or not made.record.joins or _softmax_behind(node) is None:
+        return ()
+    masked = any(masked_scores(n) is not None or joined_scores(n) for n in map(_moved, made.inputs))
+    return made.inputs if masked else ()
+
+
+def _moved(node: TensorNode) -> TensorNode:
+    """What a value is before it was moved."""
+    while isinstance(node.expr, Apply) and node.expr.record.rule.kind == "shape":
+        node = node.expr.inputs[0]
+    return node
+
+
+_BORDER = call("pad", any_(), mode="constant")
+_JOINED = call("add", any_(), any_()) | call("sub", any_(), any_())
+
+
+def why_far(expr: Apply) -> str | None:
+    """Why a choice of a number far from all values, or a sum with it, stays in float: in steps that reach it nothing
+    else is left.
+
+    So the largest of some places is found, and masks of scores are made that are added later.
+    """
+    node = expr.outputs[0]
+    summed = match(_JOINED, node) is not None and any(_is_far(_moved(n)) for n in expr.inputs)
+    if not (summed or _is_far(node)) or masked_scores(node) is not None or masked_sums(node):
+        return None
+    return f"{expr.op} {'reads' if summed else 'chooses'} a number that is far from all others"
+
+
+def _is_far(node: TensorNode) -> bool:
+    """True for a choice between values and one number that is far from them, and for a product with such a number."""
+    expr = node.expr
+    if match(_CHOICE, node) is not None:
+        numbers = _single_numbers(expr.inputs[1:])
+    elif match(_BORDER, node) is not None:
+        numbers = [expr.attrs["value"]]
+    elif match(_PRODUCT, node) is not None:
+        numbers = _single_numbers(expr.inputs)
+    else:
+        return False
+    return any(abs(number) >= -LEAST for number in numbers)
+
+
+def _single_numbers(nodes: tuple[TensorNode, ...]) -> list[float]:
+    values = [np.asarray(constant_value(n)) for n in nodes if isinstance(n.expr, Constant)]
+    return [float(value.flat[0]) for value in values if value.size and (value == value.flat[0]).all()]
 
 
 def masked_sums(node: TensorNode) -> tuple[tuple[TensorNode, TensorNode], ...]:
@@ -170,3 +226,9 @@ ADD_MASKS = Rule(
 def most_of(operand: TensorNode) -> str | float:
     """The name of a computed value, or the largest value of a constant."""
     return float(np.max(np.asarray(constant_value(operand)))) if isinstance(operand.expr, Constant) else operand.name
+
+
+def least_of(nodes: tuple[TensorNode, ...]) -> float:
+    """The smallest value of the constants among nodes; infinity without one."""
+    constants = (np.asarray(constant_value(n)) for n in nodes if isinstance(n.expr, Constant))
+    return min((float(np.min(value)) for value in constants), default=math.inf)

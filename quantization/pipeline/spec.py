@@ -55,6 +55,19 @@ class Addend(Plain):
 
 
 @dataclass(frozen=True, slots=True)
+class JoinedScores(Plain):
+    """Masked scores joined with others, which a softmax reads: no smaller than the ranges of what is joined.
+
+    Args:
+        parts: the computed values.
+        least: the smallest constant among the others.
+    """
+
+    parts: tuple[str, ...] = ()
+    least: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Mask:
     """A constant that masks scores: no smaller than what takes the largest score as far below the smallest."""
 

@@ -12,7 +12,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.editing.expressions import add_input
 from tests.helpers.onnx_runtime import answers, session_of
-from tests.helpers.quant_nets import Builder, sqnr
+from tests.helpers.quant_nets import Builder, checked, sqnr
 
 TURNED = {"transpose_a": False, "transpose_b": True}
 CAUSAL = np.tri(8, dtype=bool)
@@ -97,6 +97,50 @@ def test_a_bias_from_a_table_is_no_score_alone_and_no_mask(wide):
     (want,) = (t.numpy() for t in interpret(graph, [Tensor(x) for x in data[0]]))
     assert sqnr(want, model(*data[0]).numpy()) > 20
     assert verify(model, data[:1]).exact
+
+
+def sinks(b, scores, far):
+    """Attention with a sink: a column of constants beside the masked scores."""
+    masked = b.op("where", b.g.constant(CAUSAL), scores, b.g.constant(np.float32(far)))
+    weights = b.op("softmax", b.op("concat", masked, b.constant((2, 8, 1)), axis=2, label="joined"), axis=-1)
+    return b.op("slice", weights, starts=(0, 0, 0), stops=(2, 8, 8), steps=(1, 1, 1))
+
+
+def shifted(b, scores, far):
+    """The same, less its largest element in each row."""
+    masked = b.op("where", b.g.constant(CAUSAL), scores, b.g.constant(np.float32(far)))
+    joined = b.op("concat", masked, b.constant((2, 8, 1)), axis=2, label="joined")
+    weights = b.op("softmax", b.op("sub", joined, b.op("max", joined, axis=(2,), keepdims=True)), axis=-1)
+    return b.op("slice", weights, starts=(0, 0, 0), stops=(2, 8, 8), steps=(1, 1, 1))
+
+
+@pytest.mark.parametrize("form", [sinks, shifted])
+@pytest.mark.parametrize("far", [-np.inf, -3.4e38, -1e9])
+def test_masked_scores_joined_with_others(form, far):
+    b = Builder((2, 8, 16))
+    scores = b.op("matmul", b.op("matmul", b.x, b.constant((16, 16), 0.2), **TURNED), b.x, **TURNED)
+    x = b.op("matmul", form(b, scores, far), b.x, transpose_a=False, transpose_b=False)
+    checked(b, b.done(b.op("matmul", x, b.constant((4, 16)), **TURNED)), least=18)
+
+
+def chosen_places(b, x, far):
+    return b.op("where", b.g.constant(CAUSAL), x, b.g.constant(np.float32(far)))
+
+
+def summed_places(b, x, far):
+    near = b.op("greater", b.op("mean", b.x, axis=(2,), keepdims=True), b.g.constant(np.float32(-0.2)))
+    gone = b.op("sub", b.g.constant(np.float32(1)), b.op("cast", near, dtype=np.dtype(np.float32)))
+    return b.op("add", x, b.op("mul", gone, b.g.constant(np.float32(max(far, -3e38)))))
+
+
+@pytest.mark.parametrize("form", [chosen_places, summed_places])
+@pytest.mark.parametrize("far", [-np.inf, -1e9])
+def test_the_largest_of_the_places_that_a_mask_leaves(form, far):
+    """-1e9 was part of the range, so all else was 0; infinity was refused."""
+    b = Builder((2, 8, 16))
+    places = b.op("matmul", b.x, b.constant((8, 16)), **TURNED)
+    most = b.op("max", form(b, places, far), axis=(1,), keepdims=False)
+    checked(b, b.done(b.op("matmul", most, b.constant((4, 8)), **TURNED)), least=18)
 
 
 def test_a_mask_is_not_trained():
