@@ -213,8 +213,10 @@ class Op:
     the multiply-accumulates of a convolution or matrix product from specs. Plans fuse an `activation` into the layer
     before it. `lift(attrs)` returns the attributes with which the op computes the same on operands with an axis of
     length 1 in front (of operands that broadcast, those with the most axes); None if there are none.
-    `follow(attrs, old, new)` returns the attributes that change where the first operand's shape does, from `old` to
-    `new`, so that what stood for a changed length still does. `keeps(shape, attrs)` is true if all elements of an input
+    `follow(attrs, old, new, step)` returns the attributes that change where the first operand's shape does, from `old`
+    to `new`, so that what stood for a changed length still does: all choices, the likeliest first; `step` is how many
+    numbers apart the elements of a length lie that was 1, if that is known. Operands of an op that takes them `in_step` have one
+    length along an axis, though a shorter one would be taken. `keeps(shape, attrs)` is true if all elements of an input
     of that shape stay where they are; with `keeps_order` they always lie in the same order. An op that `quantizes`
     makes integers of real values, one that `dequantizes` real values of integers. Of float16 and bfloat16 every op
     computes the float32 result of the same numbers and rounds it once; ops `by_type`, which move or convert numbers,
@@ -240,7 +242,8 @@ class Op:
     by_type: bool = False
     counts: bool = False
     lift: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
-    follow: Callable[[Attrs, tuple[int, ...], tuple[int, ...]], dict[str, Any]] | None = None
+    follow: Callable[[Attrs, tuple[int, ...], tuple[int, ...], int | None], list[dict[str, Any]]] | None = None
+    in_step: bool = False
     keeps: Callable[[tuple[int, ...], Attrs], bool] = field(default=lambda shape, attrs: False)
     keeps_order: bool = False
     quantizes: bool = False

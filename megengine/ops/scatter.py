@@ -73,6 +73,7 @@ define(
         ErrorSample((noise(3, 4), noise(3, 4)), {"axis": 0}, DTypeError, "the index is float.* expected integers"),
     ],
     by_type=True,
+    in_step=True,
 )
 
 
@@ -150,7 +151,16 @@ def _scatter_errors() -> Iterator[ErrorSample]:
     yield ErrorSample((x, _I, updates.astype(np.int32)), options, DTypeError, "the updates are int32, x is float")
 
 
-define("scatter_elements", _scatter_infer, _scatter, _scatter_vjp, ONNX_WRITER, _scatter_samples, _scatter_errors)
+define(
+    "scatter_elements",
+    _scatter_infer,
+    _scatter,
+    _scatter_vjp,
+    ONNX_WRITER,
+    _scatter_samples,
+    _scatter_errors,
+    in_step=True,
+)
 
 
 def _nd_infer(x: TensorSpec, index: TensorSpec, updates: TensorSpec, *, reduction: str) -> TensorSpec:

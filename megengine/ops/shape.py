@@ -74,24 +74,30 @@ def resolve_shape(op: str, size: int, shape: Sequence[int]) -> tuple[int, ...]:
     return shape
 
 
-def reshaped(attrs: Mapping[str, Any], old: tuple[int, ...], new: tuple[int, ...]) -> dict[str, Any]:
+def reshaped(
+    attrs: Mapping[str, Any], old: tuple[int, ...], new: tuple[int, ...], step: int | None = None
+) -> list[dict[str, Any]]:
     """Let the shape for `reshape` follow where one length of its input changed; as stated where no axis is found.
 
     An axis of `old` that holds that length, alone or as its outer or inner factor, has the elements that belong to it
-    `step` numbers apart; the axis of the stated shape with that distance holds it too.
+    `step` numbers apart; the axis of the stated shape with that distance holds it too. Beside a length of 1 several
+    may: a given step, that of a length that was 1, tells which.
     """
     lengths = resolve_shape("reshape", math.prod(old), attrs["shape"])
     changed = [k for k, (m, n) in enumerate(zip(old, new, strict=True)) if m != n]
     if len(changed) != 1 or not math.prod(old):
-        return {"shape": lengths}
+        return [{"shape": lengths}]
     (k,) = changed
-    inner = math.prod(old[k + 1 :])
-    for step, outer in ((inner * old[k], True), (inner, False)):
-        for j, length in enumerate(lengths):
-            below = math.prod(lengths[j + 1 :])
-            if below * (length if outer else 1) == step and (length * new[k]) % old[k] == 0:
-                return {"shape": (*lengths[:j], length * new[k] // old[k], *lengths[j + 1 :])}
-    return {"shape": lengths}
+    inner, below = math.prod(old[k + 1 :]), [math.prod(lengths[j + 1 :]) for j in range(len(lengths))]
+    if step is None:
+        found = [j for j, n in enumerate(lengths) if below[j] * n == inner * old[k]]
+        found += [j for j in range(len(lengths)) if below[j] == inner]
+    else:
+        within = [j for j, n in enumerate(lengths) if not (step % below[j] or below[j] * n % step)]
+        found = sorted(within, key=lambda j: (lengths[j] != 1, below[j] * lengths[j] != step, below[j] != step))
+    fitting = [j for j in dict.fromkeys(found) if (lengths[j] * new[k]) % old[k] == 0]
+    followed = [(*lengths[:j], lengths[j] * new[k] // old[k], *lengths[j + 1 :]) for j in fitting]
+    return [{"shape": shape} for shape in followed or [lengths]]
 
 
 define(
@@ -257,10 +263,12 @@ def _broadcast(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
-def _broadcast_follows(attrs: Mapping[str, Any], old: tuple[int, ...], new: tuple[int, ...]) -> dict[str, Any]:
+def _broadcast_follows(
+    attrs: Mapping[str, Any], old: tuple[int, ...], new: tuple[int, ...], step: int | None = None
+) -> list[dict[str, Any]]:
     skipped = len(attrs["shape"]) - len(old)
     ends = [n if m == s else s for m, n, s in zip(old, new, attrs["shape"][skipped:], strict=True)]
-    return {"shape": (*attrs["shape"][:skipped], *ends)}
+    return [{"shape": (*attrs["shape"][:skipped], *ends)}]
 
 
 define(

@@ -41,9 +41,11 @@ def _slice_keeps(shape: tuple[int, ...], attrs: Any) -> bool:
     return all(slice_bounds(s.start, s.stop, s.step, n) == (0, n, 1) for s, n in parts)
 
 
-def _slice_follows(attrs: Mapping[str, Any], old: tuple[int, ...], new: tuple[int, ...]) -> dict[str, Any]:
+def _slice_follows(
+    attrs: Mapping[str, Any], old: tuple[int, ...], new: tuple[int, ...], step: int | None = None
+) -> list[dict[str, Any]]:
     """Whole axes stay whole."""
-    return {"stops": tuple([n if stop == m else stop for m, n, stop in zip(old, new, attrs["stops"], strict=True)])}
+    return [{"stops": tuple([n if stop == m else stop for m, n, stop in zip(old, new, attrs["stops"], strict=True)])}]
 
 
 define(

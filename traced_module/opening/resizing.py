@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
+from typing import Any
 
 from megengine.core.errors import MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.dispatch import infer
 from megengine.traced_module.editing.checking import specs_of
-from megengine.traced_module.ir.expr import Apply, Input
+from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign, use_nodes
+from megengine.traced_module.opening.sample_places import at_every_sample, places_of_one_sample
 
 Shape = tuple[int, ...]
 
@@ -27,25 +31,61 @@ def at_batch(graph: InternalGraph, size: int) -> InternalGraph:
     """
     made = graph.clone()
     was = {id(n): n.spec.shape for expr in made.exprs() for n in expr.outputs}
+    below: dict[int, int] = {}  # of a value: the elements of the axis that follows which belong to one sample
     for expr in list(made.exprs()):
         if isinstance(expr, Input):
             specs = [TensorSpec((size, *n.spec.shape[1:]), n.spec.dtype, n.spec.device) for n in expr.outputs]
         elif isinstance(expr, Apply) and (
             expr.record.follow is not None or any(n.spec.shape != was[id(n)] for n in expr.inputs)
         ):
-            specs = _followed(made, expr, [was[id(n)] for n in expr.inputs])
+            specs = _followed(made, expr, [was[id(n)] for n in expr.inputs], _step(expr, was, below))
         else:
             continue
         for node, spec in zip(expr.outputs, specs, strict=True):
             assign(made, node, "_spec", spec)
+            _note_below(expr, node, was, below)
     return made
 
 
-def _followed(graph: InternalGraph, expr: Apply, old: list[Shape]) -> tuple[TensorSpec, ...]:
+def _axis(node: TensorNode, was: dict[int, Shape]) -> int | None:
+    """The axis of a value that follows the batch; None without one, or if several do."""
+    changed = [k for k, (m, n) in enumerate(zip(was[id(node)], node.spec.shape, strict=True)) if m != n]
+    return changed[0] if len(changed) == 1 else None
+
+
+def _step(expr: Apply, was: dict[int, Shape], below: dict[int, int]) -> int | None:
+    """How many numbers of one sample lie below the batch in the first operand, where the batch was one."""
+    data = expr.inputs[0] if expr.inputs else None
+    axis = None if data is None or id(data) not in below else _axis(data, was)
+    return None if data is None or axis is None else below[id(data)] * math.prod(was[id(data)][axis + 1 :])
+
+
+def _note_below(expr: Expr, node: TensorNode, was: dict[int, Shape], below: dict[int, int]) -> None:
+    """Note where in its axis a result has the batch that was one: as deep as an operand with an axis of that length."""
+    axis = _axis(node, was)
+    if axis is None:
+        return
+    length = was[id(node)][axis]
+    step = _step(expr, was, below) if isinstance(expr, Apply) and expr.record.keeps_order else None
+    if step is not None:
+        below[id(node)] = step // math.prod(was[id(node)][axis + 1 :])
+        return
+    for data in expr.inputs:
+        if id(data) in below and isinstance(data, TensorNode) and was[id(data)][_axis(data, was) or 0] == length:
+            below[id(node)] = below[id(data)]
+            return
+    if length == 1:
+        below[id(node)] = 1
+
+
+def _followed(graph: InternalGraph, expr: Apply, old: list[Shape], step: int | None) -> tuple[TensorSpec, ...]:
     """The results of an op for inputs of another batch, of shapes `old` before; lengths in attributes follow."""
     if expr.record.follow is not None:
-        attrs = {**expr.attrs, **expr.record.follow(expr.attrs, old[0], expr.inputs[0].spec.shape)}
-        assign(graph, expr, "_attrs", MappingProxyType(attrs))
+        _let_follow(graph, expr, expr.record.follow(expr.attrs, old[0], expr.inputs[0].spec.shape, step))
+    if places_of_one_sample(expr, old):
+        use_nodes(graph, expr, at_every_sample(graph, expr, old))
+    elif expr.record.in_step:
+        use_nodes(graph, expr, [_repeated(graph, expr, at, old) for at in range(len(old))])
     try:
         return _specs(expr)
     except MegEngineError as error:
@@ -56,6 +96,28 @@ def _followed(graph: InternalGraph, expr: Apply, old: list[Shape]) -> tuple[Tens
     except MegEngineError:
         node = expr.outputs[0]
         raise ShapeError(f"open_batch: node {node.name!r} does not take another batch: {reason}") from reason
+
+
+def _let_follow(graph: InternalGraph, expr: Apply, choices: list[dict[str, Any]]) -> None:
+    """Take the first of some attributes that readers with constants, such as layers, can be computed with."""
+    stated = dict(expr.attrs)
+    for choice in (*choices, choices[0]):
+        assign(graph, expr, "_attrs", MappingProxyType({**stated, **choice}))
+        if len(choices) == 1 or _is_read(expr, {}):
+            return
+
+
+def _is_read(expr: Apply, known: dict[int, TensorSpec]) -> bool:
+    """Whether an op, and those that read its result beside constants, take what they get."""
+    try:
+        specs = infer(expr.op, [known.get(id(n), n.spec) for n in expr.inputs], dict(expr.attrs))
+    except MegEngineError:
+        return False
+    results = (specs,) if isinstance(specs, TensorSpec) else specs
+    known = {id(n): spec for n, spec in zip(expr.outputs, results, strict=True)}
+    readers = [u for n in expr.outputs for u in n.users if isinstance(u, Apply) and u.record.follow is None]
+    alone = [u for u in readers if all(id(n) in known or isinstance(n.expr, Constant) for n in u.inputs)]
+    return all(_is_read(u, known) for u in alone)
 
 
 def _specs(expr: Apply) -> tuple[TensorSpec, ...]:

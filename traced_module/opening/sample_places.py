@@ -1,0 +1,98 @@
+"""Places that name the one sample of a fixed batch by its number, 0: for other batches they name each one.
+
+Exporters write `x[:, 2] = y` and `x[arange(batch), at]` with constants that hold the number of every sample.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.passes import constant_value
+from megengine.traced_module.patterns import any_, call, const, match
+
+Shape = tuple[int, ...]
+
+_PUT = call("scatter_nd", any_(), const(), any_())
+_TAKEN = call("index")
+
+
+def places_of_one_sample(expr: Apply, old: list[Shape]) -> bool:
+    """True for an op that reads or changes the one sample of a batch at places that name it.
+
+    Args:
+        old: the shapes of its inputs for the fixed batch.
+    """
+    if match(_PUT, expr.outputs[0]) is not None:
+        places = np.asarray(constant_value(expr.inputs[1]))
+        named = places.shape[0] == 1 and places.ndim > 1 and places.shape[-1] > 0 and not places[..., 0].any()
+        return named and old[0][0] == old[2][0] == 1 and any(_follows(expr, at, old) for at in (0, 2))
+    if match(_TAKEN, expr.outputs[0]) is None or expr.attrs["pattern"][0] != "i" or not _follows(expr, 0, old):
+        return False
+    if isinstance(expr.inputs[1].expr, Constant):
+        return old[0][0] == 1 and any(old[1:]) and not np.any(constant_value(expr.inputs[1]))
+    return expr.inputs[1].spec.shape != old[1]  # rows of all samples in one axis, from which each takes its own
+
+
+def _follows(expr: Apply, at: int, old: list[Shape]) -> bool:
+    return expr.inputs[at].spec.shape[:1] != old[at][:1]
+
+
+def at_every_sample(graph: InternalGraph, expr: Apply, old: list[Shape]) -> list[TensorNode]:
+    """The inputs of such an op for the new batch."""
+    place = _Place(graph, expr)
+    if match(_PUT, expr.outputs[0]) is None:
+        x, numbers, *others = expr.inputs
+        batch, left = divmod(x.spec.shape[0], old[0][0])
+        axis = _axis(old[1:], [numbers, *others])
+        return [x, numbers if left else place.numbered(numbers, batch, axis, old[0][0]), *others]
+    x, places, updates = expr.inputs
+    batch = x.spec.shape[0] if _follows(expr, 0, old) else updates.spec.shape[0]
+    x, updates = (n if n.spec.shape[0] == batch else place.repeated(n, batch) for n in (x, updates))
+    first = np.zeros(places.spec.shape[-1], places.spec.dtype)
+    first[0] = 1
+    number = place.op("mul", place.samples(batch, places, places.spec.ndim - 1), place.constant(first))
+    return [x, place.op("add", place.repeated(places, batch), number), updates]
+
+
+def _axis(old: list[Shape], indices: list[TensorNode]) -> int:
+    """Which axis of joint indices, counted from the end, has the batch: that in which one of them follows it."""
+    for node, was in zip(indices, old, strict=True):
+        for axis, (m, n) in enumerate(zip(was, node.spec.shape, strict=True)):
+            if m != n:
+                return len(was) - axis
+    return max(map(len, old))
+
+
+class _Place:
+    """New nodes in front of an op, named after it."""
+
+    def __init__(self, graph: InternalGraph, expr: Apply) -> None:
+        self.graph, self.where = graph, {"name": f"{expr.name}_samples", "before": expr}
+        self.meta = expr.meta
+
+    def op(self, name: str, *inputs: TensorNode, **attrs: Any) -> TensorNode:
+        return self.graph.apply(name, *inputs, attrs=attrs, meta=self.meta, **self.where)
+
+    def constant(self, value: np.ndarray) -> TensorNode:
+        return self.graph.constant(value, **self.where)
+
+    def repeated(self, node: TensorNode, batch: int) -> TensorNode:
+        return self.op("broadcast_to", node, shape=(batch, *node.spec.shape[1:]))
+
+    def samples(self, batch: int, like: TensorNode, behind: int) -> TensorNode:
+        """0, 1, ... in the dtype of a node, in front of so many axes of length 1."""
+        one = self.constant(np.ones(1, like.spec.dtype))
+        counted = self.op("cumsum", self.op("broadcast_to", one, shape=(batch,)), axis=0, reverse=False)
+        return self.op("reshape", self.op("sub", counted, one), shape=(batch, *(1,) * behind))
+
+    def numbered(self, numbers: TensorNode, batch: int, axis: int, rows: int) -> TensorNode:
+        """Rows of one sample of so many, of which each sample has its own along an axis, counted from the end."""
+        first = self.op(
+            "mul", self.samples(batch, numbers, axis - 1), self.constant(np.array(rows, numbers.spec.dtype))
+        )
+        return self.op("add", numbers, first)
