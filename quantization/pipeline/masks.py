@@ -1,6 +1,7 @@
 """Masks before a softmax: numbers far below all scores, which stand for "not this one"."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,7 +77,7 @@ def _softmax_behind(node: TensorNode) -> Apply | None:
     """The softmax that alone reads a value, through ops that move its elements, or join them with others."""
     while len(node.users) == 1 and not any(n is node for n in node.graph.outputs):
         user = node.users[0]
-        if not isinstance(user, Apply) or user.record.rule.kind not in ("softmax", "shape", "concat"):
+        if not isinstance(user, Apply) or not (user.record.joins or user.record.rule.kind in ("softmax", "shape")):
             return None
         if user.record.rule.kind == "softmax":
             return user
@@ -93,7 +94,7 @@ def joined_scores(node: TensorNode) -> tuple[TensorNode, ...]:
     if not isinstance(made, Apply) or not made.record.joins or _softmax_behind(node) is None:
         return ()
     masked = any(masked_scores(n) is not None or joined_scores(n) for n in map(_moved, made.inputs))
-    return made.inputs if masked else ()
+    return tuple(made.inputs) if masked else ()
 
 
 def _moved(node: TensorNode) -> TensorNode:
@@ -134,7 +135,7 @@ def _is_far(node: TensorNode) -> bool:
     return any(abs(number) >= -LEAST for number in numbers)
 
 
-def _single_numbers(nodes: tuple[TensorNode, ...]) -> list[float]:
+def _single_numbers(nodes: Sequence[TensorNode]) -> list[float]:
     values = [np.asarray(constant_value(n)) for n in nodes if isinstance(n.expr, Constant)]
     return [float(value.flat[0]) for value in values if value.size and (value == value.flat[0]).all()]
 

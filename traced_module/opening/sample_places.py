@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import storage_of
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -53,10 +54,10 @@ def at_every_sample(graph: InternalGraph, expr: Apply, old: list[Shape]) -> list
     x, places, updates = expr.inputs
     batch = x.spec.shape[0] if _follows(expr, 0, old) else updates.spec.shape[0]
     x, updates = (n if n.spec.shape[0] == batch else place.repeated(n, batch) for n in (x, updates))
-    first = np.zeros(places.spec.shape[-1], places.spec.dtype)
+    first = np.zeros(places.spec.shape[-1], storage_of(places.spec.dtype))
     first[0] = 1
-    number = place.op("mul", place.samples(batch, places, places.spec.ndim - 1), place.constant(first))
-    return [x, place.op("add", place.repeated(places, batch), number), updates]
+    number = place.apply("mul", place.samples(batch, places, places.spec.ndim - 1), place.constant(first))
+    return [x, place.apply("add", place.repeated(places, batch), number), updates]
 
 
 def _axis(old: list[Shape], indices: list[TensorNode]) -> int:
@@ -75,24 +76,24 @@ class _Place:
         self.graph, self.where = graph, {"name": f"{expr.name}_samples", "before": expr}
         self.meta = expr.meta
 
-    def op(self, name: str, *inputs: TensorNode, **attrs: Any) -> TensorNode:
+    def apply(self, name: str, *inputs: TensorNode, **attrs: Any) -> TensorNode:
         return self.graph.apply(name, *inputs, attrs=attrs, meta=self.meta, **self.where)
 
     def constant(self, value: np.ndarray) -> TensorNode:
         return self.graph.constant(value, **self.where)
 
     def repeated(self, node: TensorNode, batch: int) -> TensorNode:
-        return self.op("broadcast_to", node, shape=(batch, *node.spec.shape[1:]))
+        return self.apply("broadcast_to", node, shape=(batch, *node.spec.shape[1:]))
 
     def samples(self, batch: int, like: TensorNode, behind: int) -> TensorNode:
         """0, 1, ... in the dtype of a node, in front of so many axes of length 1."""
-        one = self.constant(np.ones(1, like.spec.dtype))
-        counted = self.op("cumsum", self.op("broadcast_to", one, shape=(batch,)), axis=0, reverse=False)
-        return self.op("reshape", self.op("sub", counted, one), shape=(batch, *(1,) * behind))
+        one = self.constant(np.ones(1, storage_of(like.spec.dtype)))
+        counted = self.apply("cumsum", self.apply("broadcast_to", one, shape=(batch,)), axis=0, reverse=False)
+        return self.apply("reshape", self.apply("sub", counted, one), shape=(batch, *(1,) * behind))
 
     def numbered(self, numbers: TensorNode, batch: int, axis: int, rows: int) -> TensorNode:
         """Rows of one sample of so many, of which each sample has its own along an axis, counted from the end."""
-        first = self.op(
-            "mul", self.samples(batch, numbers, axis - 1), self.constant(np.array(rows, numbers.spec.dtype))
+        first = self.apply(
+            "mul", self.samples(batch, numbers, axis - 1), self.constant(np.array(rows, storage_of(numbers.spec.dtype)))
         )
-        return self.op("add", numbers, first)
+        return self.apply("add", numbers, first)
