@@ -127,7 +127,22 @@ def _gathered(b):
     return b.op("reshape", parts, shape=(1, 6, 32))
 
 
-@pytest.mark.parametrize("form", [_assigned, _chosen_rows, _gathered])
+def _sampled(b):
+    """Elements of heads that are a part of the batch, by the number of the head."""
+    heads = b.op("reshape", b.x, shape=(2, 12, 8))
+    at = b.op("argmax", heads, axis=2, keepdims=False)
+    numbers = b.g.constant(np.arange(2, dtype=np.int32)[:, None])
+    return b.op("reshape", b.op("index", heads, numbers, at, pattern=("i", "i", (None, None, None))), shape=(1, 24, 8))
+
+
+def _weighed(b):
+    """Results of several heads, stacked in front of the batch and weighed."""
+    parts = [b.op("reshape", b.op("max", b.x, axis=axes, keepdims=False), shape=(1, 1, 3)) for axes in [(2, 3)] * 2]
+    joined = b.op("mul", b.op("concat", *parts, axis=0), b.constant((2, 1, 1)))
+    return b.op("sum", joined, axis=(0,), keepdims=False)
+
+
+@pytest.mark.parametrize("form", [_assigned, _chosen_rows, _gathered, _sampled, _weighed])
 def test_places_that_name_the_sample(form):
     b = Builder((1, 3, 8, 8))
     fixed = b.done(form(b))

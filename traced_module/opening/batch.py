@@ -62,9 +62,17 @@ def _checked(graph: InternalGraph, name: str) -> InternalGraph:
         for made in _of_calls(graph, batch):
             if takes_rows(made) and same_at(fixed, made):
                 return made
-    made = _of_ops(fixed, batch)
-    if takes_rows(made) and same_at(fixed, made):
-        return made
+    refused: list[ShapeError] = []
+    for last in (False, True):
+        try:
+            made = _of_ops(fixed, batch, last=last)
+        except ShapeError as error:
+            refused.append(error)
+            continue
+        if takes_rows(made) and same_at(fixed, made):
+            return made
+    if len(refused) == 2:
+        raise refused[0]
     raise ShapeError(
         f"open_batch: the network {graph.name!r} gives other results for two samples at once than for each alone; "
         f"{_REMEDY}"
@@ -121,9 +129,9 @@ def _inputs_at(graph: InternalGraph, size: int) -> Iterator[None]:
             assign(graph, node, "_spec", spec)
 
 
-def _of_ops(graph: InternalGraph, batch: OpenSize) -> InternalGraph:
+def _of_ops(graph: InternalGraph, batch: OpenSize, *, last: bool) -> InternalGraph:
     """A graph of ops in which lengths follow the batch. Raises ShapeError, which names a node that does not."""
-    made = joined([at_batch(graph, size) for size in SIZES], batch)
+    made = joined([at_batch(graph, size, last=last) for size in SIZES], batch)
     if made is None:
         raise ShapeError(
             f"open_batch: the network {graph.name!r} has lengths that are no multiple of the batch; {_REMEDY}"

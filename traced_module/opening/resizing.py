@@ -19,12 +19,12 @@ from megengine.traced_module.opening.sample_places import at_every_sample, place
 Shape = tuple[int, ...]
 
 
-def at_batch(graph: InternalGraph, size: int) -> InternalGraph:
+def at_batch(graph: InternalGraph, size: int, *, last: bool = False) -> InternalGraph:
     """A copy of a graph of ops whose inputs have another first length.
 
     Lengths in attributes follow as the records of their ops say. Values that belong to every sample (a token in front
     of a sequence) are repeated where an op needs them for each, if the batch was one. Whether these are the right axes
-    has to be tried with values.
+    has to be tried with values. Of several axes of length 1 side by side the first one follows, or the `last`.
 
     Raises:
         ShapeError: an op does not take the batch; the message names its node.
@@ -38,7 +38,7 @@ def at_batch(graph: InternalGraph, size: int) -> InternalGraph:
         elif isinstance(expr, Apply) and (
             expr.record.follow is not None or any(n.spec.shape != was[id(n)] for n in expr.inputs)
         ):
-            specs = _followed(made, expr, [was[id(n)] for n in expr.inputs], _step(expr, was, below))
+            specs = _followed(made, expr, [was[id(n)] for n in expr.inputs], _step(expr, was, below), last=last)
         else:
             continue
         for node, spec in zip(expr.outputs, specs, strict=True):
@@ -78,10 +78,13 @@ def _note_below(expr: Expr, node: TensorNode, was: dict[int, Shape], below: dict
         below[id(node)] = 1
 
 
-def _followed(graph: InternalGraph, expr: Apply, old: list[Shape], step: int | None) -> tuple[TensorSpec, ...]:
+def _followed(
+    graph: InternalGraph, expr: Apply, old: list[Shape], step: int | None, *, last: bool
+) -> tuple[TensorSpec, ...]:
     """The results of an op for inputs of another batch, of shapes `old` before; lengths in attributes follow."""
     if expr.record.follow is not None:
-        _let_follow(graph, expr, expr.record.follow(expr.attrs, old[0], expr.inputs[0].spec.shape, step))
+        choices = expr.record.follow(expr.attrs, old[0], expr.inputs[0].spec.shape, step)
+        _let_follow(graph, expr, _last_first(choices, expr.output.spec.shape) if last else choices)
     if places_of_one_sample(expr, old):
         use_nodes(graph, expr, at_every_sample(graph, expr, old))
     elif expr.record.in_step:
@@ -98,6 +101,16 @@ def _followed(graph: InternalGraph, expr: Apply, old: list[Shape], step: int | N
         raise ShapeError(f"open_batch: node {node.name!r} does not take another batch: {reason}") from reason
 
 
+def _last_first(choices: list[dict[str, Any]], old: Shape) -> list[dict[str, Any]]:
+    """Choices of shapes for a result of shape `old`: the last of those in which an axis of length 1 follows first."""
+
+    def alone(choice: dict[str, Any]) -> bool:
+        shape = choice.get("shape", ())
+        return len(shape) == len(old) and any(m == 1 != n for m, n in zip(old, shape, strict=True))
+
+    return [*[c for c in reversed(choices) if alone(c)], *[c for c in choices if not alone(c)]]
+
+
 def _let_follow(graph: InternalGraph, expr: Apply, choices: list[dict[str, Any]]) -> None:
     """Take the first of some attributes that readers with constants, such as layers, can be computed with."""
     stated = dict(expr.attrs)
@@ -109,7 +122,7 @@ def _let_follow(graph: InternalGraph, expr: Apply, choices: list[dict[str, Any]]
 
 def _is_read(expr: Apply, known: dict[int, TensorSpec]) -> bool:
     """Whether an op, and those that read its result beside constants, take what they get."""
-    inputs: list[TensorSpec] = [known.get(id(n), n.spec) for n in expr.inputs]
+    inputs: list[Any] = [known.get(id(n), n.spec) for n in expr.inputs]
     try:
         specs = infer(expr.op, inputs, dict(expr.attrs))
     except MegEngineError:

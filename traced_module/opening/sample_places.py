@@ -35,8 +35,15 @@ def places_of_one_sample(expr: Apply, old: list[Shape]) -> bool:
     if match(_TAKEN, expr.outputs[0]) is None or expr.attrs["pattern"][0] != "i" or not _follows(expr, 0, old):
         return False
     if isinstance(expr.inputs[1].expr, Constant):
-        return old[0][0] == 1 and any(old[1:]) and not np.any(constant_value(expr.inputs[1]))
+        return any(old[1:]) and _counts_all(np.asarray(constant_value(expr.inputs[1])), old[0][0])
     return expr.inputs[1].spec.shape != old[1]  # rows of all samples in one axis, from which each takes its own
+
+
+def _counts_all(numbers: np.ndarray, rows: int) -> bool:
+    """True for 0, 1, ... along one axis, one for each row; of one row for any zeros."""
+    return (numbers.size == rows or rows == 1) and np.array_equal(
+        numbers.ravel(), np.arange(rows).repeat(numbers.size // rows)
+    )
 
 
 def _follows(expr: Apply, at: int, old: list[Shape]) -> bool:
@@ -48,9 +55,12 @@ def at_every_sample(graph: InternalGraph, expr: Apply, old: list[Shape]) -> list
     place = _Place(graph, expr)
     if match(_PUT, expr.outputs[0]) is None:
         x, numbers, *others = expr.inputs
-        batch, left = divmod(x.spec.shape[0], old[0][0])
+        rows, (batch, left) = old[0][0], divmod(x.spec.shape[0], old[0][0])
         axis = _axis(old[1:], [numbers, *others])
-        return [x, numbers if left else place.numbered(numbers, batch, axis, old[0][0]), *others]
+        if isinstance(numbers.expr, Constant) and rows > 1:
+            at = len(old[1]) - old[1].index(rows)
+            return [x, place.samples(x.spec.shape[0], numbers, at - 1), *others]
+        return [x, numbers if left else place.numbered(numbers, batch, axis, rows), *others]
     x, places, updates = expr.inputs
     batch = x.spec.shape[0] if _follows(expr, 0, old) else updates.spec.shape[0]
     x, updates = (n if n.spec.shape[0] == batch else place.repeated(n, batch) for n in (x, updates))
