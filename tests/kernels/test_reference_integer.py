@@ -92,6 +92,13 @@ def test_quantize_divides_rounds_half_even_and_sends_nan_to_the_bottom():
     np.testing.assert_array_equal(integer.quantize(x, s, 0, -128, 127), np.clip(np.rint(x / s), -128, 127))
 
 
+def test_real_values_beyond_32_bits_become_the_ends():
+    x = np.array([-3e9, -2.0**31, 0.5, 2.0**31, 3e9, np.inf, np.nan], np.float32)
+    low, high = -(2**31), 2**31 - 1
+    expected = [low, low, 0, high, high, high, low]
+    np.testing.assert_array_equal(integer.quantize(x, 1.0, 0, low, high), expected)
+
+
 def test_average_counts_inside_or_all():
     x = np.full((1, 1, 4, 4), 9, np.uint8)
     args = {"kernel": (3, 3), "stride": (1, 1), "padding": ((1, 1), (1, 1)), "s_x": 0.5, "s_y": 0.5}

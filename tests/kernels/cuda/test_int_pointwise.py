@@ -54,8 +54,6 @@ def test_rounding_to_integers(op, name):
     for shape in (*SIZES, (700,)):
         dtype = grid(rng, name, 0.0371)
         x = reals(rng, shape, dtype.scale)
-        if name == "qint32" and op in ("quantize", "fake_quant"):
-            x = np.clip(x, -1e7, 1e7)  # float32 does not hold the upper end of 32 bits, which the formula clamps to
         attrs = {"dtype": dtype} | ({"factor": None} if op == "quantize_away" else {})
         same(on_gpu(op, (x,), attrs), by_reference(op, (x,), attrs))
 
