@@ -93,7 +93,7 @@ def test_quantize_divides_rounds_half_even_and_sends_nan_to_the_bottom():
 
 
 def test_real_values_beyond_32_bits_become_the_ends():
-    x = np.array([-3e9, -2.0**31, 0.5, 2.0**31, 3e9, np.inf, np.nan], np.float32)
+    x = np.array([-3e9, -(2.0**31), 0.5, 2.0**31, 3e9, np.inf, np.nan], np.float32)
     low, high = -(2**31), 2**31 - 1
     expected = [low, low, 0, high, high, high, low]
     np.testing.assert_array_equal(integer.quantize(x, 1.0, 0, low, high), expected)
