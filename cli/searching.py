@@ -101,8 +101,8 @@ def search(
     check_varies(source.graph, chosen.reader, data)
     if goes_on:
         out.say(f"going on from {state}")
-    line = f"holds what was measured, and the best network so far is in {output}; the same line goes on"
-    with kept_after_interrupt(state, line), out.progress("search", None) as bar:
+    kept = kept_after_interrupt(state, "holds what was measured; the same line goes on")
+    with kept, out.progress("search", None) as bar:
         result = find(
             source,
             chosen,

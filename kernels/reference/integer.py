@@ -63,11 +63,10 @@ def quantize(
     x = np.asarray(x, f32)
     with np.errstate(over="ignore", invalid="ignore"):
         t = x / along(s, axis, x.ndim)
-    if qmax - qmin >= 1 << 24:  # the ends of 32 bits are no float32 numbers
-        t = t.astype(np.float64)
-    t = np.fmin(np.fmax(t, t.dtype.type(qmin - z)), t.dtype.type(qmax - z))
-    wide = np.int64 if t.dtype == np.float64 else np.int32
-    return np.asarray(np.rint(t).astype(wide) + z, storage)  # arithmetic of 0-d arrays gives scalars
+    # the ends of 32 bits are no float32 numbers
+    real, whole = (np.float64, np.int64) if qmax - qmin >= 1 << 24 else (np.float32, np.int32)
+    t = np.fmin(np.fmax(t, real(qmin - z)), real(qmax - z))
+    return np.asarray(np.rint(t).astype(whole) + z, storage)  # arithmetic of 0-d arrays gives scalars
 
 
 def dequantize(q: np.ndarray, s: Any, z: int, axis: int | None = None) -> np.ndarray:

@@ -105,7 +105,7 @@ def _moved(node: TensorNode) -> TensorNode:
 
 
 _BORDER = call("pad", any_(), mode="constant")
-_JOINED = call("add", any_(), any_()) | call("sub", any_(), any_())
+_ADDED = call("add", any_(), any_()) | call("sub", any_(), any_())
 
 
 def why_far(expr: Apply) -> str | None:
@@ -115,7 +115,7 @@ def why_far(expr: Apply) -> str | None:
     So the largest of some places is found, and masks of scores are made that are added later.
     """
     node = expr.outputs[0]
-    summed = match(_JOINED, node) is not None and any(_is_far(_moved(n)) for n in expr.inputs)
+    summed = match(_ADDED, node) is not None and any(_is_far(_moved(n)) for n in expr.inputs)
     if not (summed or _is_far(node)) or masked_scores(node) is not None or masked_sums(node):
         return None
     return f"{expr.op} {'reads' if summed else 'chooses'} a number that is far from all others"

@@ -12,7 +12,7 @@ from PIL import Image
 from megengine.cli.app import group
 from megengine.cli.images import METADATA
 from megengine.convert import onnx as converting
-from megengine.quantization.pipeline import distill
+from megengine.quantization.pipeline import distill, search
 from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Constant
 from tests.helpers.command import call
@@ -265,3 +265,17 @@ def test_search_keeps_a_budget_and_goes_on_from_its_file(folder):
     assert "not found, the first" in call(*words, *table, code=1)
     error = call(*words, "--max-mb", "0.00001", "--overwrite", code=1)
     assert "search: no network keeps all budgets; the nearest, in s.mgt, misses them by" in error
+
+
+def test_an_interrupted_search_says_what_it_keeps(folder, monkeypatch):
+    saved = search._Search._save
+
+    def save(self):
+        saved(self)
+        raise KeyboardInterrupt
+
+    words = ("search", "net.onnx", "--data", "x.npy", "-o", "i.mgt", "--effort", "fast", "--max-mb", "1")
+    with monkeypatch.context() as patched:
+        patched.setattr(search._Search, "_save", save)
+        assert "i.json holds what was measured; the same line goes on" in call(*words, code=130)
+    assert "going on from i.json" in call(*words)
