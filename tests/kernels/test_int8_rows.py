@@ -185,7 +185,10 @@ def test_sums_along_axes(level, axes):
     check("qsum", [values(kinds[0], (2, 20, 3, 5), 0)], kinds, attrs, name="int8_block_mean")
 
 
-@pytest.mark.parametrize(("shape", "axis"), [((2, 33, 3, 5), 1), ((3, 7, 9), -1), ((2, 5, 4, 6), 2), ((1, 40, 70), 1)])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((2, 33, 3, 5), 1), ((3, 7, 9), -1), ((2, 5, 4, 6), 2), ((1, 40, 70), 1), ((3, 40, 9, 15), 1), ((1, 5, 8, 8), 1)],
+)
 @pytest.mark.parametrize("kind", ["u8", "s8z"])
 def test_a_table_for_each_place_of_an_axis(level, shape, axis, kind):
     tables = np.random.default_rng(0).integers(0, 256, (shape[axis], 256)).astype(np.uint8)

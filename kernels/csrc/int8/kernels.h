@@ -159,6 +159,14 @@ struct BlendEnd {
     std::int32_t lo = 0, hi = 0, zero_point = 0;
 };
 
+// y = tables[channel][x] for pixels of bytes; there is a whole block of 16 tables for the last channels.
+struct ChannelTables {
+    const std::uint8_t* tables = nullptr;
+    const std::uint8_t* x = nullptr;
+    std::uint8_t* y = nullptr;
+    int channels = 0, pixels = 0;
+};
+
 // One kind of convolution. Channel arrays have the channel `order(p)` at position p, and whole blocks.
 struct ConvKernels {
     int block;  // channels: of a full tile, or of a depthwise block
@@ -195,6 +203,7 @@ struct Table {
     void (*mean)(const MeanArgs&);
     void (*lookup)(const std::uint8_t* table, std::uint8_t flip, const std::uint8_t* x, std::uint8_t* y,
                    int size);  // y = table[x ^ flip]
+    void (*lookup_channels)(const ChannelTables&);
     void (*blend_bytes)(const Blend&, const std::uint8_t* x, std::uint8_t flip, std::int32_t zero);
     void (*blend_sums)(const Blend&, const std::int32_t* x);
     void (*end_blend)(const BlendEnd&, const std::int32_t* sums, std::uint8_t* y, std::int64_t count);

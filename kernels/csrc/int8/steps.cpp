@@ -309,11 +309,7 @@ class LookupStep final : public Step {
         std::size_t i = static_cast<std::size_t>(range.begin), at = i / inner_ * 256 % tables_.size();
         for (std::size_t left = inner_ - i % inner_; i < end; left = inner_) {
             const std::size_t count = std::min(end - i, left);
-            const std::uint8_t* table = tables_.data() + at;
-            if (count == 1)
-                y[i] = table[x[i] ^ flip_];
-            else
-                lookup_(table, flip_, x + i, y + i, static_cast<int>(count));
+            lookup_(tables_.data() + at, flip_, x + i, y + i, static_cast<int>(count));
             i += count;
             at = at + 256 == tables_.size() ? 0 : at + 256;
         }
@@ -325,6 +321,31 @@ class LookupStep final : public Step {
     std::size_t inner_;
     std::uint8_t flip_;
     int size_, parts_;
+};
+
+class ChannelLookupStep final : public Step {
+  public:
+    ChannelLookupStep(const std::uint8_t* tables, std::size_t count, std::uint8_t flip, std::size_t size,
+                      int threads)
+        : tables_(256 * ((count + 15) / 16 * 16)),
+          channels_(static_cast<int>(count)),
+          pixels_(static_cast<int>(size / count)),
+          grain_(64 * std::max(1, 64 / channels_)),
+          parts_(usable_parts(pixels_, grain_, threads)) {
+        for (std::size_t i = 0; i < 256 * count; ++i) tables_[i] = tables[i ^ flip];
+    }
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const Range range = share(pixels_, part, parts_, grain_);
+        const std::size_t at = static_cast<std::size_t>(range.begin) * channels_;
+        lookup_({tables_.data(), bytes(buffers[0]) + at, bytes(buffers[1]) + at, channels_,
+                 range.end - range.begin});
+    }
+
+  private:
+    decltype(Table::lookup_channels) lookup_ = active_table().lookup_channels;
+    std::vector<std::uint8_t> tables_;
+    int channels_, pixels_, grain_, parts_;
 };
 
 }  // namespace
@@ -348,6 +369,8 @@ std::unique_ptr<Step> make_pool(const PoolArgs& p, bool average, int threads) {
 }
 std::unique_ptr<Step> make_lookup(const std::uint8_t* tables, std::size_t count, std::size_t inner,
                                   std::uint8_t flip, std::size_t size, int threads) {
+    if (inner == 1 && count > 1)
+        return std::make_unique<ChannelLookupStep>(tables, count, flip, size, threads);
     return std::make_unique<LookupStep>(tables, count, inner, flip, size, threads);
 }
 
