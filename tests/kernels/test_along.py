@@ -41,15 +41,24 @@ def test_reductions_of_pictures(op, shape):
 @pytest.mark.parametrize("dtype", ["i4", "i8", "i1", "u1"])
 @pytest.mark.parametrize("op", ["sum", "max", "min", "prod"])
 def test_reductions_of_integers(op, dtype):
-    x = draw((3, 4, 5), dtype)
-    for axis in subsets(3):
-        check(op, [x], {"axis": axis, "keepdims": False})
+    for shape in ((3, 4, 5), (2, 3, 300)):
+        for axis in subsets(3):
+            check(op, [draw(shape, dtype)], {"axis": axis, "keepdims": False})
+
+
+@pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.parametrize("n", [31, 32, 33, 63, 64, 65, 66, 95, 96, 97, 129, 508])
+def test_extremes_of_long_rows(op, n):
+    x = draw((n, n))
+    np.fill_diagonal(x, 9.0 if op == "max" else -9.0)  # each place is the extreme of one row
+    check(op, [x], {"axis": (1,), "keepdims": True})
+    check(op, [x], {"axis": (0, 1), "keepdims": False})
 
 
 @pytest.mark.parametrize("op", ["max", "min", "sum"])
 def test_not_a_number_is_kept(op):
-    x = draw((6, 50))
-    x[2, 7] = x[3, 0] = np.nan
+    x = draw((6, 150))
+    x[2, 7] = x[3, 0] = x[4, 100] = x[5, 149] = np.nan
     for axis in ((0,), (1,), None):
         check(op, [x], {"axis": axis, "keepdims": False})
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "common/step_capsule.h"
@@ -26,7 +27,8 @@ struct Along {
     std::int64_t outer, n, inner;
 };
 
-template <class T, class F>
+// Free: numbers may be combined in any order, since the result is one of them or wraps around.
+template <class T, class F, bool Free>
 class ReduceStep final : public Step {
   public:
     ReduceStep(Lengths lengths, bool last_reduced, F f) : lengths_(std::move(lengths)), f_(f) {
@@ -57,12 +59,28 @@ class ReduceStep final : public Step {
                 for (std::int64_t i = 0; i < n; ++i) y[i] = f_(y[i], x[i]);
             x += n;
         } else {
-            T total = first ? *x : f_(*y, *x);
-            for (std::int64_t i = 1; i < n; ++i) total = f_(total, x[i]);
-            *y = total;
+            *y = row(x, n, first ? *x : f_(*y, *x));
             x += n;
         }
         return x;
+    }
+
+    // n neighbours, the first of which is part of the total; where the order is free, lanes that do not wait
+    // for one another.
+    T row(const T* x, std::int64_t n, T total) const {
+        std::int64_t i = 1;
+        if constexpr (Free) {
+            constexpr std::int64_t kLanes = 128 / sizeof(T);
+            T lanes[kLanes];
+            if (n > 2 * kLanes) {
+                std::copy_n(x + i, kLanes, lanes);
+                for (i += kLanes; i + kLanes <= n; i += kLanes)
+                    for (std::int64_t l = 0; l < kLanes; ++l) lanes[l] = f_(lanes[l], x[i + l]);
+                for (const T lane : lanes) total = f_(total, lane);
+            }
+        }
+        for (; i < n; ++i) total = f_(total, x[i]);
+        return total;
     }
 
     Lengths lengths_, strides_;
@@ -75,13 +93,15 @@ nb::object reduce_step(const std::string& op, const std::string& type, const Len
     if (lengths.empty()) throw nb::value_error("reduce_step: at least one length expected");
     return for_number(type, [&](auto value) -> nb::object {
         using T = decltype(value);
-        const auto made = [&](auto f) {
-            return capsule(std::make_unique<ReduceStep<T, decltype(f)>>(lengths, last_reduced, f));
+        const auto made = [&]<bool Free>(auto f, std::bool_constant<Free>) {
+            using Made = ReduceStep<T, decltype(f), Free>;
+            return capsule(std::make_unique<Made>(lengths, last_reduced, f));
         };
-        if (op == "max") return made([](T a, T b) { return above(b, a) ? b : a; });
-        if (op == "min") return made([](T a, T b) { return below(b, a) ? b : a; });
-        if (op == "prod") return made([](T a, T b) { return static_cast<T>(a * b); });
-        if (op == "sum") return made([](T a, T b) { return static_cast<T>(a + b); });
+        constexpr std::bool_constant<std::is_integral_v<T>> wraps;
+        if (op == "max") return made([](T a, T b) { return above(b, a) ? b : a; }, std::true_type());
+        if (op == "min") return made([](T a, T b) { return below(b, a) ? b : a; }, std::true_type());
+        if (op == "prod") return made([](T a, T b) { return static_cast<T>(a * b); }, wraps);
+        if (op == "sum") return made([](T a, T b) { return static_cast<T>(a + b); }, wraps);
         throw nb::value_error(("reduce_step: no reduction " + op).c_str());
     });
 }

@@ -20,12 +20,12 @@ nanobind::object for_number(const std::string& type, F f) {
 
 template <class T>
 bool above(T a, T b) {  // NaN is above all numbers
-    return a > b || (a != a && b == b);
+    return (a > b) | ((a != a) & (b == b));
 }
 
 template <class T>
 bool below(T a, T b) {
-    return a < b || (a != a && b == b);
+    return (a < b) | ((a != a) & (b == b));
 }
 
 }  // namespace mge
