@@ -1,9 +1,11 @@
 """observe and calibrate: run a graph over the data once and keep statistics, never the data."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from megengine.core.sizes import is_open
 from megengine.kernels.cuda.placing import on_gpu
@@ -18,6 +20,8 @@ from megengine.quantization.ranges import Batch, Progress, TensorStatistics, str
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
+
+Look = Callable[[Batch, Mapping[str, np.ndarray]], None]
 
 
 def prepared(model: TracedModule | InternalGraph) -> InternalGraph:
@@ -72,11 +76,13 @@ def calibrate(
     stats: dict[str, TensorStatistics],
     batches: Iterable[Any],
     *,
-    look: Callable[[Batch], None] | None = None,
+    look: Look | None = None,
     device: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, TensorStatistics]:
-    """Feed every batch through the graph, which `look` sees, and update the statistics in place.
+    """Feed every batch through the graph and update the statistics in place.
+
+    `look` sees every batch and, unless a GPU runs it, the results by node name.
 
     The processor runs it, or a GPU by its name. Memory does not grow with the number of batches. Raises
     CalibrationError if there is none, or for NaN and infinity at a node, which is named.
@@ -84,11 +90,23 @@ def calibrate(
     together = samples_at_once(graph)
     if device is not None and on_gpu(device):
         counter = DeviceCounter(graph, stats, together, device)
-        stream(graph, batches, {}, stage="calibrate", look=look, run=counter.take, progress=progress)
+        seen = None if look is None else partial(look, shown={})
+        stream(graph, batches, {}, stage="calibrate", look=seen, run=counter.take, progress=progress)
         counter.finish()
         return stats
     sinks = {name: partial(one.update, samples=together) for name, one in stats.items()}
-    stream(graph, batches, sinks, stage="calibrate", look=look, progress=progress)
+    if look is None:
+        stream(graph, batches, sinks, stage="calibrate", progress=progress)
+        return stats
+    shown: dict[str, np.ndarray] = {}
+
+    def show(name: str, x: np.ndarray) -> None:
+        if name in stats:
+            stats[name].update(x, samples=together)
+        shown[name] = np.array(x)  # a plan writes the next values where these lie
+
+    sinks |= {node.name: partial(show, node.name) for node in graph.outputs}
+    stream(graph, batches, sinks, stage="calibrate", look=lambda arrays: look(arrays, shown), progress=progress)
     return stats
 
 

@@ -2,6 +2,8 @@
 
 import math
 from bisect import insort
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,46 +16,61 @@ SAMPLES = 8
 HARM = 0.9  # a stage is undone if the noise without it is below this part of the noise with it
 
 
+@dataclass(slots=True)
+class _Kept:
+    """A sample by its number, and what the float network gives for it; None before it has run."""
+
+    number: int
+    arrays: Batch
+    exact: list[np.ndarray] | None
+
+
 class Judges:
     """Of all samples that it saw, those with the smallest `sample_number`: the same for any order of the data."""
 
     def __init__(self, graph: InternalGraph) -> None:
         self._graph = graph
-        self._kept: list[tuple[int, Batch]] = []
-        self._exact: list[list[np.ndarray]] = []
+        self._kept: list[_Kept] = []
 
-    def look(self, arrays: Batch) -> None:
-        """See a sample, before the first noise is asked for."""
+    def look(self, arrays: Batch, shown: Mapping[str, np.ndarray]) -> None:
+        """See a sample, before the first noise is asked for, and the float network's results if they are `shown`."""
         number = sample_number(arrays)
         full = len(self._kept) >= SAMPLES
-        if (full and number >= self._kept[-1][0]) or any(number == known for known, _ in self._kept):
+        if (full and number >= self._kept[-1].number) or any(number == one.number for one in self._kept):
             return
-        insort(self._kept, (number, tuple(np.array(a) for a in arrays)), key=lambda one: one[0])
+        names = [node.name for node in self._graph.outputs]
+        exact = [np.array(shown[name]) for name in names] if shown.keys() >= set(names) else None
+        insort(self._kept, _Kept(number, tuple(np.array(a) for a in arrays), exact), key=lambda one: one.number)
         del self._kept[SAMPLES:]
 
     @property
     def samples(self) -> list[Batch]:
         """What is kept."""
-        return [arrays for _, arrays in self._kept]
+        return [one.arrays for one in self._kept]
 
     def noise(self, integer: InternalGraph) -> float:
         """Noise of a network's outputs beside the float network's, relative to their power, added over the outputs.
 
         Infinite where results have other shapes, as they may if a length depends on values.
         """
-        if not self._exact:
-            exact_run: Any = plan.compile(self._graph)
-            self._exact = [[np.array(y) for y in exact_run(*arrays)] for arrays in self.samples]
+        self._run_unseen()
         compiled: Any = plan.compile(integer)
         noise, power = np.zeros(len(self._graph.outputs)), np.zeros(len(self._graph.outputs))
-        for arrays, wanted in zip(self.samples, self._exact, strict=True):
-            for at, (a, b) in enumerate(zip(wanted, compiled(*arrays), strict=True)):
+        for one in self._kept:
+            for at, (a, b) in enumerate(zip(one.exact or [], compiled(*one.arrays), strict=True)):
                 if a.shape != b.shape:
                     return math.inf
                 exact = np.asarray(a, np.float64)
                 noise[at] += np.square(exact - b).sum()
                 power[at] += np.square(exact).sum()
         return float((noise / np.maximum(power, 1e-300)).sum())
+
+    def _run_unseen(self) -> None:
+        """Run the float network on the samples of which no results were shown."""
+        if unseen := [one for one in self._kept if one.exact is None]:
+            run: Any = plan.compile(self._graph)
+            for one in unseen:
+                one.exact = [np.array(y) for y in run(*one.arrays)]
 
     def __bool__(self) -> bool:
         return bool(self._kept)

@@ -120,7 +120,7 @@ def quantize_model(
     if statistics is not None:
         stats = statistics.of(digest(graph))
         for arrays in as_samples(data, graph):
-            judges.look(arrays)
+            judges.look(arrays, {})
     else:
         calibrate(graph, stats, data, look=judges.look, device=place, progress=progress)
     changed = 0

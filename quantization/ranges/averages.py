@@ -12,6 +12,7 @@ KEPT = 512
 PARTS, _BITS = 9, 32  # of an exact sum: 288 bits hold float32 numbers and 2**34 of the largest
 _LOWEST = -149  # exponent of the least float32
 _ROOM = 128  # numbers of up to 55 bits that fit into int64 together
+_WAITING = 32  # vectors that are added together
 
 
 @dataclass(slots=True)
@@ -83,24 +84,32 @@ class ExactMean:
     count: int = 0
     parts: np.ndarray | None = None
     _added: int = 0
+    _new: list[np.ndarray] = field(default_factory=list)
 
     def update(self, x: np.ndarray) -> None:
         """Take vectors of samples, float32: one, or rows of them."""
-        rows = x.reshape(-1, x.shape[-1])
+        rows = np.array(x.reshape(-1, x.shape[-1]))
+        self._new.append(rows)
+        self.count += len(rows)
+        if sum(map(len, self._new)) >= _WAITING:
+            self._add_new()
+
+    def _add_new(self) -> None:
+        rows = np.concatenate(self._new)
+        self._new.clear()
         for first in range(0, len(rows), _ROOM):
             self._add(rows[first : first + _ROOM])
 
     def _add(self, rows: np.ndarray) -> None:
         count, length = rows.shape
         if self._added + count > _ROOM:
-            self.settled()
+            self._carried()
         _, exponent = np.frexp(rows)
         place = np.maximum(exponent - 24, _LOWEST) - _LOWEST
         whole = np.ldexp(rows.astype(np.float64), -_LOWEST - place).astype(np.int64) << (place % _BITS)
         if self.parts is None:
             self.parts = np.zeros((PARTS, length), np.int64)
         np.add.at(self.parts, (place // _BITS, np.broadcast_to(np.arange(length), rows.shape)), whole)
-        self.count += count
         self._added += count
 
     def merge(self, other: ExactMean) -> None:
@@ -113,11 +122,16 @@ class ExactMean:
             self.settled()
 
     def settled(self) -> np.ndarray | None:
-        """The parts with all carries done; None before the first vector."""
+        """The parts with all vectors and all carries; None before the first vector."""
+        if self._new:
+            self._add_new()
+        self._carried()
+        return self.parts
+
+    def _carried(self) -> None:
         if self.parts is not None:
             _carry(self.parts)
         self._added = 0
-        return self.parts
 
     @property
     def value(self) -> np.ndarray:

@@ -68,7 +68,8 @@ class Histogram:
         # the smallest power of two that covers [lo, hi] with all bins and keeps bin numbers exact in float32
         magnitude = max(abs(lo), abs(hi))
         exponent = math.frexp(magnitude)[1] - MANTISSA_BITS if magnitude else -MANTISSA_BITS
-        exponent = max(exponent, -149 + MANTISSA_BITS)
+        # bins are never narrower than those that are counted already
+        exponent = max(exponent, -149 + MANTISSA_BITS, *([self.exponent] if len(self.counts) else []))
         while _bin(hi, exponent) - _bin(lo, exponent) >= self.bins:
             exponent += 1
         self._cover(*self._join(exponent, _bin(lo, exponent), _bin(hi, exponent)))

@@ -12,6 +12,7 @@ from megengine.plan import compile
 from megengine.quantization import QuantConfig, collect, quantize_model, requantize
 from megengine.quantization.checks import verify
 from megengine.quantization.pipeline import refine
+from megengine.quantization.pipeline.calibrate import calibrate, observe_all
 from megengine.quantization.pipeline.judging import SAMPLES, Judges
 
 
@@ -48,7 +49,7 @@ def test_the_same_samples_are_kept_in_any_order(net, data):
     for order in (range(20), range(19, -1, -1), [*range(20), *range(20)]):
         judges = Judges(net)
         for i in order:
-            judges.look(data[i])
+            judges.look(data[i], {})
         kept.append([x.sum() for (x,) in judges.samples])
     assert kept[0] == kept[1] == kept[2] and len(set(kept[0])) == SAMPLES
     assert not Judges(net)
@@ -57,7 +58,7 @@ def test_the_same_samples_are_kept_in_any_order(net, data):
 def test_noise_is_relative_to_the_power_of_the_outputs(net, data):
     judges, model = Judges(net), quantize_model(net, data, QuantConfig(bias_correction=False))
     for x in data[:5]:
-        judges.look(x)
+        judges.look(x, {})
     exact, rounded = outputs(net, data[:5]), outputs(model.integer_graph, data[:5])
     noise = sum(((a.astype(np.float64) - b) ** 2).sum() for a, b in zip(exact, rounded, strict=True))
     assert judges.noise(model.integer_graph) == pytest.approx(
@@ -66,9 +67,23 @@ def test_noise_is_relative_to_the_power_of_the_outputs(net, data):
     assert judges.noise(net) == 0
 
 
+def test_results_that_calibration_shows_are_not_computed_again(net, data):
+    integer, name = quantize_model(net, data).integer_graph, net.outputs[0].name
+    shown, unseen, wrong = Judges(net), Judges(net), Judges(net)
+    for x, exact in zip(data, outputs(net, data), strict=True):
+        shown.look(x, {name: exact})
+        unseen.look(x, {})
+        wrong.look(x, {name: np.zeros_like(exact)})
+    assert shown.noise(integer) == unseen.noise(integer) < 1e-2
+    assert wrong.noise(integer) > 1e100, "noise beside results of zero"
+    seen = []
+    calibrate(net, observe_all(net, QuantConfig()), data, look=lambda x, results: seen.append(results[name].copy()))
+    np.testing.assert_allclose(seen, outputs(net, data), rtol=1e-5, atol=1e-5)
+
+
 def test_results_of_other_shapes_are_no_likeness(net, data):
     judges, other = Judges(net), Builder(shape=net.inputs[0].shape)
-    judges.look(data[0])
+    judges.look(data[0], {})
     assert judges.noise(other.done(other.relu(other.x))) == math.inf
 
 
