@@ -156,25 +156,31 @@ def _described(result: SearchResult) -> dict[str, Any]:
     return {
         "best": {**asdict(result.best), "missed": result.missed},
         "judged": {**asdict(result.judged), "interval": result.judged.interval(result.best.counted)},
+        "told": {**asdict(result.told), "share": result.told.share, "interval": result.told.interval},
         "pareto": [asdict(p) for p in result.pareto],
         "noise": result.noise,
     }
 
 
 def _judged(result: SearchResult) -> str:
-    """On how many samples the best network was judged, and how sure that is."""
-    judged, best = result.judged, result.best
-    low, high = (100 * end for end in judged.interval(best.counted))
+    """What the samples that chose nothing say of the best network, and what is expected by those that chose it."""
+    judged, told, best = result.judged, result.told, result.best
+    chose = f"{counted(judged.judging, 'sample')} that chose"
     ties = judged.samples - judged.judging
-    left = f"{counted(ties, 'tie')} of {counted(judged.samples, 'sample')} left out; " if ties else ""
+    chose += f" ({counted(ties, 'tie')} left out)" if ties else ""
+    by_noise = f"{100 * best.agreement:.1f} % expected by the noise, {100 * best.counted:.1f} % counted on {chose}"
+    if not told.samples:
+        return f"agreement: {by_noise}; no sample is left that chose nothing"
+    low, high = (100 * end for end in told.interval)
+    sure = f"; {told.sure_same} of {told.sure} without ties" if told.sure < told.samples else ""
     return (
-        f"agreement: {left}{100 * best.counted:.1f} % of {counted(judged.judging, 'sample')} agree ({low:.0f} to "
-        f"{high:.0f} % with 95 % confidence), {100 * best.agreement:.1f} % expected by the noise"
+        f"agreement: {100 * told.share:.1f} % of {counted(told.samples, 'sample')} that chose nothing ({low:.0f} to "
+        f"{high:.0f} % with 95 % confidence{sure}); {by_noise}"
     )
 
 
 def _row(point: Point, result: SearchResult) -> tuple[Any, ...]:
-    which = (listed(point.rules, 2) or "none") + (", quantized anew" if point.anew else "")
+    which = (listed(point.rules, 2) or "none") + (f", quantized anew ({point.anew})" if point.anew else "")
     mark = "best" if point == result.best else None
     times = point.latency_ms / max(result.base.latency_ms, 1e-9)
     return (point.bytes / 1e6, point.latency_ms, times, point.sqnr_db, 100 * point.agreement, which, mark)

@@ -10,7 +10,7 @@ with which a search goes on where it ended.
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.mixing import Mixer, Move
 from megengine.quantization.pipeline.quantize import quantize_model
 from megengine.quantization.pipeline.report import multiply_adds
-from megengine.quantization.pipeline.search_judging import LEAD, Judge, Judged
+from megengine.quantization.pipeline.search_judging import LEAD, Judge, Judged, Told
 from megengine.quantization.pipeline.search_latency import LatencyTable
 from megengine.quantization.pipeline.search_state import Budget, Point, SearchState
 from megengine.quantization.pipeline.selection import PRECISIONS, layers_of
-from megengine.quantization.ranges import Progress, as_samples
+from megengine.quantization.ranges import Batch, Progress, as_samples
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -38,6 +38,8 @@ from megengine.traced_module.ir.graph import InternalGraph
 STEPS = 6  # networks on the way to a budget, by halving
 ROUNDS = 6  # networks until the time that a budget allows is used
 GRAIN = 400  # parts of the room, in which costs are counted
+TELLING = 3  # one of so many samples chooses nothing, and tells how good the best network is
+BYTE_GRAIN = 20_000  # as `GRAIN`, of bytes
 AIM = 0.95  # of the time that a budget allows beyond the unchanged network: clocks differ from run to run
 REPEATS = 30  # runs of a plan, of which every step counts with its median
 PAIRS = 100  # runs of two plans in turns, of which the least times count: they leave out what others take
@@ -47,7 +49,8 @@ PAIRS = 100  # runs of two plans in turns, of which the least times count: they 
 class SearchResult:
     """The best network, its measurements, those of all others, and the sensitivities.
 
-    `judged` says on how many samples agreement was judged, `table` what the steps of all networks took.
+    `judged` says on how many samples agreement was judged, `told` what the samples say that chose nothing, `table` what
+    the steps of all networks took.
     """
 
     best: Point
@@ -56,6 +59,7 @@ class SearchResult:
     noise: dict[str, float]
     missed: float
     judged: Judged = field(default_factory=lambda: Judged(0, 0))
+    told: Told = field(default_factory=lambda: Told(0, 0, 0, 0))
     table: LatencyTable = field(default_factory=LatencyTable)
 
     @property
@@ -86,7 +90,7 @@ def search(
 
     Args:
         calibration: as for `quantize_model`; read again for some settings.
-        evaluation: samples that judge; they should not be among those for calibration.
+        evaluation: samples that judge; they should not be among those for calibration. Every third chooses nothing.
         config: settings of all networks; rules of the search come behind its own.
         smaller, finer: precisions of layers that save bytes, and of layers that save the accuracy. A finer precision
             that has bits for results is given to results alone.
@@ -117,12 +121,15 @@ class _Search:
         self.budget, self.config = budget, config
         self.table, self.file, self.output, self.progress = table, state, output, progress
         self.graph = lower(model).graph
-        self.samples = list(as_samples(evaluation, self.graph))
-        if not self.samples:
+        samples = list(as_samples(evaluation, self.graph))
+        if not samples:
             raise CalibrationError("search: no sample to judge by; give evaluation samples")
+        self.telling = samples[TELLING - 1 :: TELLING]
+        self.samples = [one for at, one in enumerate(samples, 1) if at % TELLING]
         self.exact = self._outputs(self.graph)
         self.judge = Judge(self.exact)
-        self.state = SearchState(_key(self.graph, config, self.samples, table))
+        self.made: dict[tuple[tuple[str, ...], str], InternalGraph] = {}  # by rules and rounding, from the start
+        self.state = SearchState(_key(self.graph, config, samples, table))
         if state is not None:
             self.state = SearchState.load(state, self.state.key)
 
@@ -142,25 +149,36 @@ class _Search:
         base, points = self.state.points[0], self.state.points
         best = self._anew(min(points, key=self._rank), calibration)
         found = dict(self.state.noise), self.budget.missed(best, base)
-        return SearchResult(best, base, tuple(points), *found, self.judge.judged, self.table or self.state.table)
+        judged = self.judge.judged, self._told(self._network(best, calibration))
+        return SearchResult(best, base, tuple(points), *found, *judged, self.table or self.state.table)
 
     def _anew(self, best: Point, calibration: Iterable[Any]) -> Point:
-        """The better one of the best network and of it quantized from the start, which is written.
+        """The best one of the best network and of it quantized from the start, which is written.
 
-        Equalization and rounding then know which results have more bits and which weights fewer.
+        Equalization and rounding then know which results have more bits and which weights fewer. Where layers are
+        rounded together, they are so in turn, too: for one network the time is there.
         """
-        known = any(p.anew and p.rules == best.rules for p in self.state.points)
-        if best.anew or (best.rules and not known):
-            config = self.config.changed(rules=(*self.config.rules, *best.rules))
-            graph = quantize_model(self.graph, calibration, config, progress=self.progress).integer_graph
-            if best.anew:
-                self._write(graph)
-                return best
-            self._measured(best.rules, graph, anew=True)
-            if self._rank(self.state.points[-1]) < self._rank(best):
-                return self.state.points[-1]
-        self._write(self._network(best.rules))
-        return best
+        kinds = [self.config.rounding, *(["gptaq"] if self.config.rounding == "gptq" else [])]
+        for rounding in kinds if best.rules else []:
+            if not any(p.anew == rounding and p.rules == best.rules for p in self.state.points):
+                self._measured(best.rules, self._quantized(best.rules, rounding, calibration), anew=rounding)
+        return min(self.state.points, key=self._rank)
+
+    def _quantized(self, rules: tuple[str, ...], rounding: str, calibration: Iterable[Any]) -> InternalGraph:
+        """The network, quantized from the start."""
+        vary = self.config.vary or rounding != self.config.rounding
+        config = self.config.changed(rules=(*self.config.rules, *rules), rounding=rounding, vary=vary)
+        if (rules, rounding) not in self.made:
+            made = quantize_model(self.graph, calibration, config, progress=self.progress)
+            self.made[rules, rounding] = made.integer_graph
+        return self.made[rules, rounding]
+
+    def _told(self, graph: InternalGraph) -> Told:
+        """What the samples that chose nothing say of the best network, which is written."""
+        self._write(graph)
+        if not self.telling:
+            return Told(0, 0, 0, 0)
+        return Judge(self._outputs(self.graph, self.telling)).told(self._outputs(graph, self.telling))
 
     def _rank(self, point: Point) -> tuple[float, float]:
         """Networks with smaller ones are better."""
@@ -177,16 +195,15 @@ class _Search:
         }
         other = self.mixer.models[-1]
         noise = self._noises([*saved], lambda move: self.mixer.rounded_weight(move[0], other))
-        order = sorted(saved, key=lambda m: noise[m] / max(saved[m], 1))
-        whole, count = self.state.points[0].bytes, 0
-        while count < len(order) and whole - sum(saved[m] for m in order[:count]) > limit:
-            count += 1
-        for part in sorted({count // 4, count // 2, 3 * count // 4, count}):
-            found = self._point(order[:part])
-        while found.bytes > limit and count < len(order):  # scales and biases take room, too
-            count += 1
-            found = self._point(order[:count])
-        return order[:count]
+        less = self.state.points[0].bytes - limit
+        for part in (0.25, 0.5, 0.75):
+            self._point(_that_save(part * less, saved, noise))
+        while True:
+            moves = _that_save(less, saved, noise)
+            over = self._point(moves).bytes - limit
+            if over <= 0 or len(moves) == len(saved):
+                return moves
+            less += over  # scales and biases take room, too
 
     def _sizes(self) -> dict[str, int]:
         shapes = {e.outputs[0].name: e for e in self.mixer.base.float_graph.exprs() if isinstance(e, Apply)}
@@ -271,7 +288,7 @@ class _Search:
             return known
         return self._measured(rules, self.mixer.network(moves) if moves else self.mixer.base.integer_graph)
 
-    def _measured(self, rules: tuple[str, ...], graph: InternalGraph, *, anew: bool = False) -> Point:
+    def _measured(self, rules: tuple[str, ...], graph: InternalGraph, *, anew: str = "") -> Point:
         """Measure a network, and write it if no other is better."""
         got = self._outputs(graph)
         latency = self._latency(graph)
@@ -286,8 +303,11 @@ class _Search:
             self.progress("networks", len(self.state.points), None)
         return point
 
-    def _network(self, rules: tuple[str, ...]) -> InternalGraph:
-        moves = [(name, word) for name, _, word in (rule.rpartition("=") for rule in rules)]
+    def _network(self, point: Point, calibration: Iterable[Any]) -> InternalGraph:
+        """A network that was measured."""
+        if point.anew:
+            return self._quantized(point.rules, point.anew, calibration)
+        moves = [(name, word) for name, _, word in (rule.rpartition("=") for rule in point.rules)]
         return self.mixer.network(moves) if moves else self.mixer.base.integer_graph
 
     def _noises(self, moves: Sequence[Move], made: Callable[[Move], InternalGraph]) -> dict[Move, float]:
@@ -317,9 +337,9 @@ class _Search:
                 self.progress(stage, number, len(moves))
         return found
 
-    def _outputs(self, graph: InternalGraph) -> list[np.ndarray]:
+    def _outputs(self, graph: InternalGraph, samples: list[Batch] | None = None) -> list[np.ndarray]:
         compiled = plan.compile(graph)
-        return [np.asarray(compiled(*arrays)[0], np.float64) for arrays in self.samples]
+        return [np.asarray(compiled(*arrays)[0], np.float64) for arrays in samples or self.samples]
 
     def _noise(self, got: list[np.ndarray]) -> float:
         left = sum(float(np.square(a - b).sum()) for a, b in zip(self.exact, got, strict=True))
@@ -370,20 +390,27 @@ class _Search:
             self.state.save(self.file)
 
 
-def _knapsack(gains: dict[Move, float], costs: dict[Move, float], room: float) -> list[Move]:
+def _that_save(least: float, saved: dict[Move, int], noise: dict[Move, float]) -> list[Move]:
+    """The moves of the least noise that save so many bytes; all where these are too few."""
+    room = sum(saved.values()) - least
+    stay = set(_knapsack(noise, saved, room, BYTE_GRAIN)) if least > 0 else saved
+    return [move for move in saved if move not in stay]
+
+
+def _knapsack(gains: Mapping[Move, float], costs: Mapping[Move, float], room: float, grain: int = GRAIN) -> list[Move]:
     """The moves of the largest sum of gains whose costs fit together, in their order."""
     free = [move for move in gains if costs[move] <= 0]
     if room <= 0:
         return []
     paid = [move for move in gains if 0 < costs[move] <= room]
-    units = {move: max(int(np.ceil(costs[move] / room * GRAIN)), 1) for move in paid}
-    best, takes = np.zeros(GRAIN + 1), np.zeros((len(paid), GRAIN + 1), bool)  # by the room that is used
+    units = {move: max(int(np.ceil(costs[move] / room * grain)), 1) for move in paid}
+    best, takes = np.zeros(grain + 1), np.zeros((len(paid), grain + 1), bool)  # by the room that is used
     for at, move in enumerate(paid):
-        with_it = np.full(GRAIN + 1, -np.inf)
-        with_it[units[move] :] = best[: GRAIN + 1 - units[move]] + gains[move]
+        with_it = np.full(grain + 1, -np.inf)
+        with_it[units[move] :] = best[: grain + 1 - units[move]] + gains[move]
         takes[at] = with_it > best
         best = np.maximum(best, with_it)
-    left, chosen = GRAIN, set(free)
+    left, chosen = grain, set(free)
     for at in reversed(range(len(paid))):
         if takes[at, left]:
             chosen.add(paid[at])
@@ -408,7 +435,7 @@ def _sqnr(noise: float) -> float:
 def _key(
     graph: InternalGraph, config: QuantConfig, samples: Iterable[Sequence[np.ndarray]], table: LatencyTable | None
 ) -> str:
-    hashed = hashlib.sha256(repr((config, LEAD, table and sorted(table.rows.items()))).encode())
+    hashed = hashlib.sha256(repr((config, LEAD, TELLING, table and sorted(table.rows.items()))).encode())
     hashed.update(repr([(layer.name, layer.op) for layer in layers_of(graph)]).encode())
     for expr in graph.exprs():
         if isinstance(expr, Constant):

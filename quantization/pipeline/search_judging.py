@@ -4,6 +4,9 @@ A network in integers answers as the float one where its noise is smaller than t
 of equal answers among a few dozen samples says little: 45 of 50 may be 79 to 96 %. Each lead beside the measured noise
 says how likely the answer stays, and the mean of these is the agreement that is expected. Samples on which two answers
 are about as likely are ties that any change may turn, and are left out.
+
+A network that was chosen by some samples looks better on these than on others. So the best one answers samples that
+chose nothing, ties among them, and these are counted.
 """
 
 import math
@@ -24,11 +27,41 @@ class Judged:
     judging: int
 
     def interval(self, share: float) -> tuple[float, float]:
-        """Where the share of many samples lies with 95 % confidence, by that of those which judge (Wilson's score)."""
-        n, z = max(self.judging, 1), SURE
-        middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-        half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-        return max(0.0, middle - half), min(1.0, middle + half)
+        """Where the share of many samples lies with 95 % confidence, by that of those which judge."""
+        return interval(share, self.judging)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What samples that chose nothing tell of the best network.
+
+    Args:
+        samples: how many there are, and `same` of them answer as the float network.
+        sure: how many are no ties, and `sure_same` of them answer as the float network.
+    """
+
+    samples: int
+    same: int
+    sure: int
+    sure_same: int
+
+    @property
+    def share(self) -> float:
+        """Of samples with the same answer, ties among them; 0 if there is none."""
+        return self.same / max(self.samples, 1)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the share of many samples lies with 95 % confidence."""
+        return interval(self.share, self.samples)
+
+
+def interval(share: float, count: int) -> tuple[float, float]:
+    """Where the share of many samples lies with 95 % confidence, by that of a few (Wilson's score)."""
+    n, z = max(count, 1), SURE
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 class Judge:
@@ -62,6 +95,11 @@ class Judge:
         stays = [0.5 * (1 + math.erf(lead / noise / math.sqrt(2))) for lead in leads[self.counts]]
         low, high = self.judged.interval(same)
         return float(np.clip(np.mean(stays), low, high)), same
+
+    def told(self, got: list[np.ndarray]) -> Told:
+        """How many samples answer as the float network."""
+        same, sure = _rows(got).argmax(-1) == self.first, self.counts
+        return Told(len(same), int(same.sum()), int(sure.sum()), int(same[sure].sum()))
 
 
 def _rows(outputs: list[np.ndarray]) -> np.ndarray:

@@ -44,7 +44,8 @@ class Point:
     """A network that was quantized in full: its rules, and what was measured.
 
     `agreement` is the share of samples that is expected to answer as the float network, `counted` the share that does.
-    `anew`: it was quantized from the start with its rules, not put together of networks of one precision each.
+    `anew`: the rounding with which it was quantized from the start with its rules; "" for one that is put together of
+    networks of one precision each.
     """
 
     rules: tuple[str, ...]
@@ -53,7 +54,7 @@ class Point:
     sqnr_db: float
     agreement: float
     counted: float = 0.0
-    anew: bool = False
+    anew: str = ""
 
     def beats(self, other: "Point") -> bool:
         """True if it is at least as good in everything, and better in something."""

@@ -232,17 +232,69 @@ def test_the_best_network_is_quantized_anew_with_its_rules(tmp_path):
     data, judges, config = b.data(12), b.data(18)[12:], QuantConfig.of("balanced")
     files = {"state": tmp_path / "state.json", "output": tmp_path / "best.mgt"}
     found = search(graph, data, judges, Budget(sqnr_db=200, latency=1000), config, **files)
-    (anew,) = (p for p in found.points if p.anew)
+    anew, in_turn = (p for p in found.points if p.anew)
+    assert (anew.anew, in_turn.anew) == ("gptq", "gptaq")
     assert found.best.rules == anew.rules
     assert found.best.sqnr_db == max(p.sqnr_db for p in found.points)
     made = quantize_model(graph, data, config.changed(rules=anew.rules))
-    exact, got = ([np.asarray(run(x)) for x in judges] for run in (TracedModule.from_graph(graph), made))
+    chose = [x for at, x in enumerate(judges, 1) if at % room.TELLING]
+    exact, got = ([np.asarray(run(x)) for x in chose] for run in (TracedModule.from_graph(graph), made))
     noise = sum(np.square(a - b).sum() for a, b in zip(exact, got, strict=True))
     assert anew.sqnr_db == pytest.approx(10 * np.log10(sum(np.square(a).sum() for a in exact) / noise), abs=0.01)
     files["output"].unlink()
     again = search(graph, data, judges, Budget(sqnr_db=200, latency=1000), config, **files)
     assert (again.best, again.points) == (found.best, found.points)
     assert room.stored_bytes(native.load(files["output"]).graph) == found.best.bytes
+
+
+def test_samples_that_chose_nothing_tell_of_the_best_network(net, tmp_path):
+    graph, data, _ = net
+    judges = [np.asarray(x) for x in residual_net()[0].data(22)[4:]]  # each of two samples
+    budget, output = Budget(bytes=400), tmp_path / "best.mgt"
+    found = search(graph, data, judges, budget, FAST, output=output)
+    assert (found.judged.samples, found.told.samples) == (24, 12)
+    written = native.load(output)
+    answers = [
+        [np.asarray(run(x)).argmax(-1) for x in judges[2::3]] for run in (TracedModule.from_graph(graph), written)
+    ]
+    same = int(np.equal(*map(np.concatenate, answers)).sum())
+    assert found.told.same == same and found.told.share == same / 12
+    low, high = found.told.interval
+    assert low < found.told.share <= high
+    others = [x if at % 3 else np.zeros_like(x) for at, x in enumerate(judges, 1)]
+    alike = search(graph, data, others, budget, FAST)
+    assert (alike.best.rules, alike.noise) == (found.best.rules, found.noise)
+    assert search(graph, data, judges[:2], budget, FAST).told.samples == 0
+
+
+def test_ties_are_told_apart_but_counted():
+    exact = np.zeros((60, 1, 3))
+    exact[:, 0, 0] = np.where(np.arange(60) < 30, 3.0, 0.001)
+    got = exact.copy()
+    got[30:40, 0, 1] = 1.0
+    told = Judge(list(exact)).told(list(got))
+    assert (told.samples, told.same, told.sure, told.sure_same) == (60, 50, 30, 30)
+
+
+def test_layers_of_the_best_network_are_rounded_in_turn_too(net):
+    graph, data, judges = net
+    budget = Budget(bytes=400)
+    found = search(graph, data, judges, budget, QuantConfig.of("balanced", equalize=False))
+    assert {p.anew for p in found.points} == {"", "gptq", "gptaq"}
+    assert {p.anew for p in search(graph, data, judges, budget, FAST).points} == {"", "nearest"}
+
+
+def test_the_least_noise_that_saves_enough_is_found():
+    rng = np.random.default_rng(7)
+    names = [(str(i), "w4a8") for i in range(9)]
+    saved = {n: int(x) for n, x in zip(names, rng.integers(10, 1000, 9), strict=True)}
+    noise = {n: float(x) for n, x in zip(names, rng.random(9), strict=True)}
+    sets = [s for k in range(10) for s in itertools.combinations(names, k)]
+    for least in (0, 1, 700, 2500, sum(saved.values()), 10**6):
+        fit = [s for s in sets if sum(saved[n] for n in s) >= least] or [names]
+        found = room._that_save(least, saved, noise)
+        assert sum(saved[n] for n in found) >= min(least, sum(saved.values()))
+        assert sum(noise[n] for n in found) == pytest.approx(min(sum(noise[n] for n in s) for s in fit), rel=0.02)
 
 
 def test_pareto_leaves_out_what_another_beats():
