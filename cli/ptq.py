@@ -168,6 +168,13 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     help="Scale channels of normalised values so that linear layers read them in finer steps.  [default: of --effort]",
 )
 @click.option(
+    "--reconstruction",
+    type=click.IntRange(0),
+    metavar="STEPS",
+    help="Let each block learn the rounding of its weights, scales and biases, without labels; 0: not.  "
+    "[default: of --effort]",
+)
+@click.option(
     "--distillation",
     type=click.IntRange(0),
     metavar="PASSES",
@@ -177,8 +184,8 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
 @click.option(
     "--vary/--no-vary",
     default=None,
-    help="Show --rounding gptaq and adaround and --distillation half of the pictures in less contrast, where "
-    "weights have fewer than 8 bits.  "
+    help="Show --rounding gptaq and adaround, --reconstruction and --distillation half of the pictures in less "
+    "contrast, where weights have fewer than 8 bits.  "
     "[default: of --effort]",
 )
 @click.option("--bias-correction/--no-bias-correction", default=True, show_default=True)
@@ -205,7 +212,11 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     "--plan-only", is_flag=True, help="Say what becomes of each layer, and end; needs no --data and --output."
 )
 @click.option("--statistics", metavar="FILE", help="Ranges from this file of `calibrate`; --data scores the result.")
-@path_option("--state", help="Keep the training of --distillation here after each pass; the same line goes on from it.")
+@path_option(
+    "--state",
+    help="Keep the training of --distillation here after each pass, or that of --reconstruction after each block; the "
+    "same line goes on from it.",
+)
 @workers_option
 @device_option
 @overwrite_option

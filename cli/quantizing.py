@@ -100,6 +100,7 @@ def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> 
         "rounding of weights": config.rounding,
         "equalization": "yes" if config.equalize else "no",
         "smoothing": "yes" if config.smooth else "no",
+        "reconstruction": counted(config.reconstruction, "step") + " a block" if config.reconstruction else "no",
         "distillation": counted(config.distillation, "pass") if config.distillation else "no",
         "less contrast": "yes" if config.vary else "no",
         "bias correction": "yes" if config.bias_correction else "no",

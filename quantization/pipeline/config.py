@@ -32,10 +32,12 @@ class QuantConfig:
         equalize: scale channels between convolutions, across residuals too, so that all use the whole range
             (cross-layer equalization).
         smooth: scale channels of normalised values so that linear layers read them in finer steps (SmoothQuant).
+        reconstruction: steps in which each block learns the rounding of its weights, scales and biases (BRECQ, QDrop);
+            0 for none. A block that does not do better on samples that are held out stays as it was.
         distillation: passes over the data in which scales, biases and weights are trained to follow the float network;
             0 for none. What does not score better on samples that are held out is undone.
-        vary: show GPTAQ, AdaRound and distillation half of the pictures in less contrast, where weights have fewer than
-            8 bits.
+        vary: show GPTAQ, AdaRound, reconstruction and distillation half of the pictures in less contrast, where weights
+            have fewer than 8 bits.
         bias_correction: subtract the mean error that weight and activation rounding leave per channel.
         profile: target, a name of `megengine.quantization.PROFILES` or a `Profile`.
         precision: bits of weights and of results, a name of `PRECISIONS`: "w8a8", "w4a8", "w8a16", "w4a16", or with
@@ -59,6 +61,7 @@ class QuantConfig:
     rounding: str = "nearest"
     equalize: bool = False
     smooth: bool = False
+    reconstruction: int = 0
     distillation: int = 0
     vary: bool = False
     bias_correction: bool = True
@@ -73,8 +76,9 @@ class QuantConfig:
         for name, allowed in CHOICES.items():
             if (value := getattr(self, name)) not in allowed:
                 raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
-        if self.distillation < 0:
-            raise OptionError(f"distillation: expected a number of passes, 0 for none; got {self.distillation}")
+        for name, unit in (("reconstruction", "steps"), ("distillation", "passes")):
+            if (value := getattr(self, name)) < 0:
+                raise OptionError(f"{name}: expected a number of {unit}, 0 for none; got {value}")
         for name in ("rules", "exclude", "include"):
             if isinstance(value := getattr(self, name), str):
                 raise OptionError(f"{name}: expected a tuple of rules, got the string {value!r}")
@@ -101,6 +105,7 @@ class QuantConfig:
             "equalization": self.equalize,
             "smoothing": self.smooth,
             self.rounding: self.rounding != "nearest",
+            "reconstruction": self.reconstruction > 0,
             "distillation": self.distillation > 0,
         }
         return next((name for name, chosen in settings.items() if chosen), "")

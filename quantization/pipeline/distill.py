@@ -93,7 +93,7 @@ def distill(
     """
     samples = _samples(data, graph)
     results = [at for at, node in enumerate(graph.outputs) if is_float(node.dtype)]
-    if len(samples) < LEAST or not results or not frozen.weights or not _has_gradient(graph):
+    if len(samples) < LEAST or not results or not frozen.weights or not has_gradient(graph):
         return frozen
     names = cuts(graph, annotation.edges, VALUES // len(samples))
     held, training = samples[HELD_OUT - 1 :: HELD_OUT], [x for i, x in enumerate(samples, 1) if i % HELD_OUT]
@@ -142,6 +142,17 @@ def cuts(graph: InternalGraph, names: Iterable[str], room: int) -> list[str]:
     """Nodes of `names` that all paths from inputs to outputs pass: at most `CUTS`, evenly spread, with up to `room`
     values of one sample in total.
     """
+    alone = lone_nodes(graph, names)
+    while alone and (len(alone) > CUTS or sum(n.spec.example.size for n in alone) > room):
+        if len(alone) > CUTS:
+            alone = [alone[i] for i in np.linspace(0, len(alone) - 1, CUTS).astype(int)]
+        else:
+            alone.remove(max(alone, key=lambda n: n.spec.example.size))
+    return [node.name for node in alone]
+
+
+def lone_nodes(graph: InternalGraph, names: Iterable[str]) -> list[TensorNode]:
+    """Nodes of `names` that all paths from inputs to outputs pass, in their order."""
     wanted, last, exprs = set(names), {}, [e for e in graph.exprs() if isinstance(e, Apply)]
     for at, expr in enumerate(exprs):
         last.update({id(node): at for node in expr.inputs})
@@ -155,12 +166,7 @@ def cuts(graph: InternalGraph, names: Iterable[str], room: int) -> list[str]:
         live = {one for one in live if last.get(one, -1) > at}
         if expr.outputs[0].name in wanted and live == {id(expr.outputs[0])}:
             alone.append(expr.outputs[0])
-    while alone and (len(alone) > CUTS or sum(n.spec.example.size for n in alone) > room):
-        if len(alone) > CUTS:
-            alone = [alone[i] for i in np.linspace(0, len(alone) - 1, CUTS).astype(int)]
-        else:
-            alone.remove(max(alone, key=lambda n: n.spec.example.size))
-    return [node.name for node in alone]
+    return alone
 
 
 def _samples(data: Iterable[Any], graph: InternalGraph) -> list[Batch]:
@@ -173,7 +179,8 @@ def _samples(data: Iterable[Any], graph: InternalGraph) -> list[Batch]:
     return sorted(samples, key=sample_number)
 
 
-def _has_gradient(graph: InternalGraph) -> bool:
+def has_gradient(graph: InternalGraph) -> bool:
+    """Whether all its float ops have one."""
     rules = [e.record.vjp for e in graph.exprs() if isinstance(e, Apply) and is_float(e.outputs[0].dtype)]
     return not any(isinstance(rule, NoRule) and not isinstance(rule, ZeroGradient) for rule in rules)
 

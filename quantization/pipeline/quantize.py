@@ -22,10 +22,12 @@ from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.judging import Judges
 from megengine.quantization.pipeline.layers import require_layers
 from megengine.quantization.pipeline.materialize import materialize
+from megengine.quantization.pipeline.reconstruct import reconstruct
 from megengine.quantization.pipeline.refine import refine
 from megengine.quantization.pipeline.report import QuantReport, report_of
+from megengine.quantization.pipeline.sequential import drawn
 from megengine.quantization.pipeline.smooth import smoothed
-from megengine.quantization.pipeline.varied import has_few_bits
+from megengine.quantization.pipeline.varied import has_few_bits, with_variety
 from megengine.quantization.ranges import Data, Progress, Statistics, TensorStatistics, as_samples, require_repeatable
 from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.graph import InternalGraph
@@ -85,15 +87,16 @@ def quantize_model(
 ) -> QuantizedModel:
     """Quantize a float network with the help of sample inputs.
 
-    canonicalize -> annotate -> calibrate (-> equalize, smooth) -> freeze (-> refine, distill) -> materialize -> fold
-    -> integerize
+    canonicalize -> annotate -> calibrate (-> equalize, smooth) -> freeze (-> refine, reconstruct, distill)
+    -> materialize -> fold -> integerize
 
     Args:
         model: a traced module, or an op-level graph; layers in bfloat16 or float16 count as float32.
         calibration: inputs of the model; read again where `config.second_reading` names a setting.
         config: settings; the default suits x86 CPUs.
         statistics: what `collect` saw of the network; then inputs are needed only for `config.second_reading`.
-        state: file that keeps the distillation after each pass over the data; an interrupted run goes on from it.
+        state: file that keeps the distillation after each pass over the data, or the reconstruction after each block
+            (in a file beside it, with ".blocks", if there are both); an interrupted run goes on from it.
         device: where the network runs for its statistics: "gpu0"; the processor by default, which runs all else.
         progress: called with (stage, done, total or None).
 
@@ -134,10 +137,10 @@ def quantize_model(
 
 def _checked(state: Path, config: QuantConfig) -> Path:
     """The file of a state. Raises OptionError if nothing is trained, or no such file can be written."""
-    if not config.distillation:
+    if not config.distillation and not config.reconstruction:
         raise OptionError(
-            f"state {str(state)!r} keeps the training of distillation, and the settings have none; "
-            'ask for passes of it (effort "best", or distillation=8), or leave out the state'
+            f"state {str(state)!r} keeps the training of distillation and reconstruction, and the settings have none; "
+            'ask for one (effort "best", distillation=8, or reconstruction=200), or leave out the state'
         )
     if state.is_dir() or not state.absolute().parent.is_dir():
         wrong = "is a folder" if state.is_dir() else f"lies in no folder: {str(state.parent)!r} does not exist"
@@ -191,11 +194,16 @@ def convert(
     if (config.bias_correction or config.second_reading) and frozen.weights:
         refined = refine(graph, annotation, frozen, stats, config, calibration, judges=judges, progress=progress)
         frozen, config, undone = refined.frozen, refined.config, refined.undone
-    int_bias = config.target.bias == "int32"
+    int_bias, vary = config.target.bias == "int32", config.vary and has_few_bits(frozen)
+    more: dict[str, Any] = {"int_bias": int_bias, "progress": progress}
+    if config.reconstruction:
+        samples = drawn(calibration, graph, ())
+        samples, steps = with_variety(samples, graph) if vary else samples, config.reconstruction
+        kept = state.with_name(f"{state.name}.blocks") if state and config.distillation else state
+        frozen = reconstruct(graph, annotation, frozen, samples, steps=steps, state=kept, **more)
     if config.distillation:
-        epochs, vary = config.distillation, config.vary and has_few_bits(frozen)
-        more = {"int_bias": int_bias, "vary": vary, "state": state, "progress": progress}
-        frozen = distill(graph, annotation, frozen, calibration, epochs=epochs, **more)
+        epochs = config.distillation
+        frozen = distill(graph, annotation, frozen, calibration, epochs=epochs, vary=vary, state=state, **more)
     qdq = materialize(graph, frozen)
     integer = integerize(fold(qdq), int_bias=int_bias)
     report = report_of(graph, integer, annotation, undone)

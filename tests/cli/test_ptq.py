@@ -209,7 +209,10 @@ def constants(model):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--state", "a.state"), "state 'a.state' keeps the training of distillation, and the settings have none"),
+        (
+            ("--state", "a.state"),
+            "state 'a.state' keeps the training of distillation and reconstruction, and the settings",
+        ),
         (("--distillation", "1", "--state", "no/a.state"), "lies in no folder: 'no' does not exist"),
         (("--distillation", "1", "--state", "photos"), "state 'photos' is a folder"),
         (("--distillation", "1", "--state", "q.mgt"), "--state 'q.mgt': is the same file as 'q.mgt'"),

@@ -149,7 +149,7 @@ def test_networks_that_cannot_be_trained_stay_as_they_are(why, monkeypatch):
     model, data = balanced("residual")
     frozen = replace(model.frozen, weights={}) if why == "no layer" else model.frozen
     if why == "an op without a gradient":
-        monkeypatch.setattr(distillation, "_has_gradient", lambda graph: False)
+        monkeypatch.setattr(distillation, "has_gradient", lambda graph: False)
     kept = data[:9] if why == "few samples" else data
     assert distill(model.float_graph, model.annotation, frozen, kept, epochs=1) is frozen
 
