@@ -445,7 +445,7 @@ class _Annotator:
                 continue
             out = expr.outputs[0]
             mine = self.result.edges.get(out.name)
-            if isinstance(mine, Addend | JoinedScores | Masked):  # whose range follows from those of the scores
+            if isinstance(mine, Plain) and mine.derived:
                 continue
             for node in expr.inputs:
                 theirs = self.result.edges.get(node.name)

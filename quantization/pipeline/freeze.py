@@ -92,9 +92,7 @@ def freeze(
             bias, data = ops[op].inputs[at].expr.value.numpy(), edges.get(ops[name].inputs[0].name)
             weights[name] = with_room(bias, ops[name], data, weights[name])
             biases[op, at] = in_steps(bias, ops[name], data, weights[name])
-    bounded = frozenset(
-        n for n, spec in annotation.edges.items() if isinstance(spec, Addend | Argument | JoinedScores | Masked)
-    )
+    bounded = frozenset(n for n, spec in annotation.edges.items() if isinstance(spec, Plain) and spec.bounded)
     return Frozen(edges, weights, operands, biases, bounded)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,8 +12,14 @@ from megengine.quantization.ranges import RangeMethod
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """The edge gets a scale of its own from its statistics."""
+    """The edge gets a scale of its own from its statistics.
 
+    A kind that is `bounded` has a range that ends on purpose, short of values that were seen. One that is `derived`
+    takes its end from the ranges of other edges, so no edge may share its scale with these.
+    """
+
+    bounded: ClassVar[bool] = False
+    derived: ClassVar[bool] = False
     scheme: str
     method: RangeMethod
     reason: str = ""
@@ -22,6 +29,7 @@ class Plain:
 class Argument(Plain):
     """Only a function of one value reads the edge: ends beyond which the function changes no more are left out."""
 
+    bounded: ClassVar[bool] = True
     function: Callable[[np.ndarray], np.ndarray] = field(default=lambda x: x, compare=False, repr=False)
 
 
@@ -36,6 +44,8 @@ class Masked(Plain):
         room: how far below the smallest score values are kept apart.
     """
 
+    bounded: ClassVar[bool] = True
+    derived: ClassVar[bool] = True
     scores: tuple[str, ...] = ()
     computed: frozenset[str] = frozenset()
     largest: float = 0.0
@@ -51,6 +61,8 @@ class Addend(Plain):
         sums: each sum and its other operand; of a constant, the largest value.
     """
 
+    bounded: ClassVar[bool] = True
+    derived: ClassVar[bool] = True
     sums: tuple[tuple[str, str | float], ...] = ()
 
 
@@ -63,6 +75,8 @@ class JoinedScores(Plain):
         least: the smallest constant among the others.
     """
 
+    bounded: ClassVar[bool] = True
+    derived: ClassVar[bool] = True
     parts: tuple[str, ...] = ()
     least: float = 0.0
 
