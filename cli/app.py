@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -83,6 +84,8 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="megengine")
 def group() -> None:
     """Turn a float network into exact int8, and check, time and draw it."""
+    # of damaged notes of a camera and the like: once for the process, since filters are no thread's own
+    warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def examples(*lines: str) -> str:

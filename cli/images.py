@@ -2,7 +2,6 @@
 
 import json
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -239,7 +238,7 @@ def _recipe_from(values: dict[str, Any], where: str) -> Recipe:
 def open_picture(path: Path, how: Recipe) -> Image.Image:
     """The picture in RGB, on the recipe's background. Raises FileFormatError if it is damaged or no picture."""
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(path) as picture:  # of a camera's damaged notes
+        with Image.open(path) as picture:
             return _decoded(picture, how)
     except OptionError as error:
         raise FileFormatError(f"picture {path}: {error}") from error

@@ -1,11 +1,14 @@
 """Recipes, cut-outs, and pictures that cannot be read."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
+from megengine.cli.app import group
 from megengine.cli.images import (
     METADATA,
     PRESETS,
@@ -126,6 +129,21 @@ def test_damaged_notes_of_a_camera_are_no_reason_to_refuse(tmp_path):
     path = tmp_path / "a.jpg"
     Image.new("RGB", (6, 4), (9, 9, 9)).save(path, exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
     assert load(path, PLAIN).shape == (1, 3, 4, 6)
+
+
+def test_the_command_does_not_show_what_pillow_warns_of(tmp_path):
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (6, 4), (9, 9, 9)).save(path, exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        filters = [*warnings.filters]
+        load(path, PLAIN)
+        assert warnings.filters == filters, "threads that read pictures share them"
+        assert said
+        said.clear()
+        CliRunner().invoke(group, ["inspect", "--help"])
+        load(path, PLAIN)
+        assert not said
 
 
 def test_pictures_come_in_path_order(tmp_path):
