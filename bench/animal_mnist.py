@@ -23,6 +23,7 @@ import megengine.module as M
 from megengine import Tensor, optimizer, plan, random
 from megengine.autodiff import GradManager
 from megengine.quantization import QuantConfig, prepare_qat, quantize_model
+from megengine.quantization.pipeline.qat_training import RATE
 from megengine.serialization import read_numpy_pickle
 from megengine.traced_module import trace_module
 
@@ -114,7 +115,7 @@ def main() -> None:
     parser.add_argument("--float-epochs", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=RATE, help="of QAT; the command's default")
     parser.add_argument("--methods", nargs="+", default=["ste", "tqt", "lsq", "pact"])
     parser.add_argument("--weights", default="per_tensor", choices=("per_tensor", "per_channel"))
     parser.add_argument("--precision", default="w8a8", help="of every quantized network, such as w4a8")

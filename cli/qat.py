@@ -24,7 +24,7 @@ from megengine.core.errors import FileFormatError, MegEngineError, OptionError
 from megengine.core.text import counted
 from megengine.quantization import PROFILES, QATGraph, QuantConfig, prepare_qat
 from megengine.quantization.pipeline.config import CHOICES
-from megengine.quantization.pipeline.qat_training import Training, TrainingPlan
+from megengine.quantization.pipeline.qat_training import RATE, Training, TrainingPlan
 from megengine.quantization.pipeline.selection import PRECISIONS
 from megengine.quantization.pipeline.trained_scales import METHODS
 from megengine.serialization import load, save
@@ -89,7 +89,7 @@ class Labelled:
 @samples_option
 @path_option("-o", "--output", required=True, help="Quantized model to write, .mgt (integers, exact).")
 @click.option("--epochs", type=click.IntRange(1), default=2, show_default=True)
-@click.option("--lr", type=click.FloatRange(0, min_open=True), default=1e-4, show_default=True, help="Rate of Adam.")
+@click.option("--lr", type=click.FloatRange(0, min_open=True), default=RATE, show_default=True, help="Rate of Adam.")
 @click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Samples of a step.")
 @click.option("--method", type=Choice([*METHODS]), default="ste", show_default=True, help="How scales are found.")
 @click.option("--freeze-from", type=click.IntRange(0), default=1, show_default=True,
