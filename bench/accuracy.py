@@ -3,7 +3,8 @@
 All start from the same float network and calibrate on the same 100 other photographs. Printed per network: top-1 and
 top-5, agreement with the float network, logit SQNR, and the share of multiply-adds that stays in float. A `--row` is a
 network of ours with an effort, weights and a precision; each is verified on two views, and its CPU time is printed.
-NNCF needs `nncf` and `openvino`; with accuracy control it judges by agreement on the pictures that calibrate.
+NNCF needs `nncf` and `openvino`; with accuracy control it judges by agreement on the pictures that calibrate, and takes
+at most five groups of quantizers back to float, since it may rank all of them anew after each (`peers.py`).
 Nothing in it is random.
 Run: python bench/accuracy.py [--network NAME] [--views plain] [--row balanced,per_tensor,w8a8] [--peer NNCF]
 """

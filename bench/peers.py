@@ -11,8 +11,8 @@ import numpy as np
 
 Run = Callable[[np.ndarray], np.ndarray]
 DROP = 0.01  # of agreement with the float network, that NNCF's accuracy control allows (its default)
-RANKED = 25  # samples by which it ranks the layers: one run over them for each group of quantizers
-TAKEN_BACK = 20  # groups that it takes back to float at most, each with a run over all samples
+RANKED = 10  # samples by which it ranks the layers: one run over them for each group of quantizers
+TAKEN_BACK = 5  # groups that it takes back to float at most: all may be ranked anew after each
 SUMS = ("Convolution", "GroupConvolution", "MatMul")  # of OpenVINO
 
 
