@@ -8,6 +8,7 @@ import numpy as np
 
 from megengine.core.dtype import bfloat16
 from megengine.kernels import _core
+from megengine.kernels.half_conversion import HALVES
 from megengine.kernels.native import step_kernel
 from megengine.kernels.problem import Problem, no_elements
 
@@ -16,7 +17,10 @@ _MEAN = _MAX[:2]
 
 
 def _usable(problem: Problem) -> str | None:
-    dtype, largest = problem.inputs[0].dtype, problem.op == "max_pool2d"
+    x, largest = problem.inputs[0], problem.op == "max_pool2d"
+    dtype = x.dtype
+    if x.shape[1] == 1 and dtype in HALVES:
+        return "planes of halves are pooled in float32, whose neighbours are taken a vector at a time"
     if dtype not in (_MAX if largest else _MEAN):
         return f"no {'maxima' if largest else 'means'} of {dtype}"
     return no_elements(problem)

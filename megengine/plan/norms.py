@@ -70,7 +70,7 @@ def _over_channels(m: Found) -> bool:
     ((before, after), across), (window, width) = a["padding"], a["kernel"]
     flat = x.spec.ndim == 4 and plane.shape == (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:]))
     each = width == 1 and tuple(a["stride"]) == (1, 1) and before + after == window - 1 and not any(across)
-    return flat and each and a["count_include_pad"] and m.root.spec == x.spec and x.dtype == np.float32
+    return flat and each and a["count_include_pad"] and m.root.spec == x.spec and x.dtype in _FLOATS
 
 
 def _channel_mean(m: Found) -> TensorNode:

@@ -5,16 +5,17 @@ import pytest
 
 from megengine.core.dtype import bfloat16
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import get_op
+from megengine.dispatch import apply, get_op
 from megengine.kernels import _core, isa
 from megengine.kernels.native import from_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
+from megengine.tensor import Tensor
 
 HALF = np.dtype(np.float16)
 MAXIMA = [("max_pool2d", dtype) for dtype in (np.dtype(np.float32), bfloat16, HALF)]
 CASES = [*MAXIMA, ("avg_pool2d", bfloat16)]
-CHANNELS = [1, 3, 8, 31, 32, 33, 64, 65, 130, 161]
+CHANNELS = [2, 3, 8, 31, 32, 33, 64, 65, 130, 161]
 
 
 def bits(array):
@@ -73,3 +74,14 @@ def test_means_of_float16_are_computed_in_float32():
     problem = Problem("avg_pool2d", *specs, attributes("avg_pool2d", (2, 2), (2, 2), ((0, 0), (0, 0))))
     reasons = dict(family("avg_pool2d").explain(problem, step=True))
     assert reasons["own_avg_pool2d"] == "no means of float16"
+
+
+@pytest.mark.parametrize(("op", "dtype"), CASES[1:], ids=str)
+def test_planes_of_halves_are_pooled_in_float32(op, dtype):
+    specs = [TensorSpec((2, 1, 9, 8), dtype)], [TensorSpec((2, 1, 9, 8), dtype)]
+    attrs = attributes(op, (5, 1), (1, 1), ((2, 2), (0, 0)))
+    reasons = dict(family(op).explain(Problem(op, *specs, attrs), step=True))
+    assert "a vector at a time" in reasons[f"own_{op}"]
+    x = np.random.default_rng(0).standard_normal((2, 1, 9, 8)).astype(dtype)
+    got = apply(op, Tensor(x), **attrs).numpy()
+    np.testing.assert_array_equal(bits(got), bits(reference(op, x, attrs)))

@@ -8,6 +8,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import plan
 from megengine.dispatch import apply
+from megengine.kernels.half_conversion import HALVES
 from megengine.tensor import Parameter, tensor
 from megengine.traced_module import record, trace_module
 
@@ -108,6 +109,22 @@ def test_means_over_neighbouring_channels(shape, window, before):
     want = sum(padded[:, k : k + shape[1]] for k in range(window)) / window
     np.testing.assert_allclose(made(x)[0], want, rtol=1e-6)
     check("fused_channel_mean", [x], {"window": window, "before": before})
+
+
+@pytest.mark.parametrize("dtype", sorted(HALVES, key=str), ids=str)
+def test_means_over_channels_of_halves(dtype):
+    """Pooling of planes of halves took a hundred times as long."""
+
+    def response(x):
+        plane = apply("reshape", x * x, shape=(2, 1, 9, 20))
+        attrs = {"kernel": (5, 1), "stride": (1, 1), "padding": ((2, 2), (0, 0))}
+        mean = apply("avg_pool2d", plane, count_include_pad=True, **attrs)
+        return x / (apply("reshape", mean, shape=(2, 9, 4, 5)) * 0.5 + 1) ** 0.75
+
+    x = draw(2, 9, 4, 5).astype(dtype)
+    made = plan.compile(record(response, [tensor(x).spec]))
+    assert "fused_channel_mean" in [i.op for i in made.steps]
+    np.testing.assert_array_equal(made(x)[0].view("u2"), response(tensor(x)).numpy().view("u2"))
 
 
 def test_means_that_leave_padding_out_stay():
