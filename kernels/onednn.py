@@ -227,7 +227,7 @@ def _windows_usable(problem: Problem) -> str | None:
         numbers = zip(out.shape[2:], w.shape[2:], a.stride, a.padding, a.dilation, strict=True)
         if tuple(out_length(*n) for n in numbers) != x.shape[2:]:
             return f"output_padding {a.output_padding} gives a size that no convolution takes to its input"
-    return _float_usable(problem)
+    return _layer_usable(problem)
 
 
 def _window_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -236,9 +236,9 @@ def _window_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     x, w, out = problem.inputs[0].shape, problem.inputs[1].shape, problem.outputs[0].shape
     extra = problem.attrs.get("output_padding")
     behind = extra and [end - more for (_, end), more in zip(problem.attrs.padding, extra, strict=True)]
-    bias = _dense(constants[2]) if 2 in constants else np.zeros(out[1], np.float32)
     geometry, activation = _geometry(problem, x, out, w[2:], behind=behind), _activation(problem)
-    return _module.window_step(*geometry, _dense(constants[1]), bias, extra is not None, *activation)
+    weights, bias, dtype = memory.bits(_dense(constants[1])), _bias(constants, out[1]), problem.inputs[0].dtype.name
+    return _module.window_step(*geometry, dtype, weights, bias, extra is not None, *activation)
 
 
 @functools.lru_cache(maxsize=512)

@@ -62,7 +62,7 @@ _CONV = (call("conv2d", _X, const(), const()) | call("conv2d", _X, const())).whe
     lambda node: node.expr.inputs[0].dtype in _FLOATS
 )
 _VOLUME = (call("conv3d", _X, const(), const()) | call("conv3d", _X, const())).where(
-    lambda node: node.expr.inputs[0].dtype == np.dtype(np.float32)
+    lambda node: node.expr.inputs[0].dtype in _FLOATS
 )
 
 

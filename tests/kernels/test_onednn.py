@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from megengine.core.dtype import qint8, quantized, quint8
+from megengine.core.dtype import bfloat16, qint8, quantized, quint8
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer, reference_runner
-from megengine.kernels import _core, isa, onednn
+from megengine.kernels import _core, isa, memory, onednn
 from megengine.kernels.native import to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.reference.integer import cut16
@@ -288,33 +288,52 @@ WINDOWS = {
     "convolution": ((2, 3, 5, 6, 7), (16, 3, 3, 2, 3), {"stride": (1, 2, 1), "padding": ((1, 1), (0, 1), (2, 0))}, ()),
     "of_groups": ((1, 4, 5, 5, 5), (6, 2, 2, 3, 1), {"dilation": (2, 1, 1), "groups": 2}, ()),
     "by_channel": ((1, 8, 5, 5, 5), (8, 1, 3, 3, 3), {"groups": 8}, ()),
+    "points": ((2, 16, 3, 4, 5), (32, 16, 1, 1, 1), {}, ()),
+    "along_depth": ((1, 32, 5, 3, 4), (16, 32, 3, 1, 1), {"padding": ((1, 1), (0, 0), (0, 0))}, ()),
+    "one_channel": ((2, 1, 5, 6, 7), (16, 1, 3, 3, 3), {"stride": (2, 1, 1), "padding": ((1, 1),) * 3}, ()),
 }
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("case", WINDOWS)
-def test_transposed_convolutions_and_volumes(case, bias):
-    """In eager calls and as a step of a plan, which writes nothing behind the result."""
+def window_problem(case, dtype, *, bias):
+    """The problem, its arrays, and the result of the same numbers in float64."""
     x, w, geometry, extra = WINDOWS[case]
     rng, axes = np.random.default_rng(0), len(x) - 2
     attrs = {"stride": (1,) * axes, "padding": ((0, 0),) * axes, "dilation": (1,) * axes, "groups": 1} | geometry
     op, channels = f"conv{axes}d", w[0]
     if extra:
         op, channels, attrs = f"conv_transpose{axes}d", w[1] * attrs["groups"], {**attrs, "output_padding": extra}
-    arrays = [rng.standard_normal(s).astype(np.float32) for s in (x, w)]
-    if bias:
-        arrays.append(rng.standard_normal(channels).astype(np.float32))
+    arrays = [rng.standard_normal(s).astype(dtype) for s in (x, w, (channels,))[: 2 + bias]]
     specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
-    problem = Problem(op, specs, [infer(op, specs, attrs)], attrs)
-    kernel = family(op).select(problem, {})
-    assert kernel.name == "onednn_windows"
     want = get_op(op).reference(*(a.astype(np.float64) for a in arrays), **attrs)
-    np.testing.assert_allclose(kernel.run(problem, *arrays), want, rtol=1e-5, atol=1e-5)
-    out = np.full(want.size + 32, 77, np.float32)
+    return Problem(op, specs, [infer(op, specs, attrs)], attrs), arrays, want
+
+
+def run_windows(problem, arrays, want, **near):
+    """In eager calls and as a step of a plan, which writes nothing behind the result."""
+    kernel = family(problem.op).select(problem, {})
+    assert kernel.name == "onednn_windows"
+    np.testing.assert_allclose(kernel.run(problem, *arrays).astype(np.float64), want, **near)
+    out = memory.bits(np.full(want.size + 32, 77, arrays[0].dtype))
     step = kernel.make_step(problem, dict(enumerate(arrays)), 1)
-    _core.run_step(step, [to_step(arrays[0]), out[:-32]])
-    assert (out[-32:] == 77).all()
-    np.testing.assert_allclose(out[:-32], to_step(want).ravel(), rtol=1e-5, atol=1e-5)
+    _core.run_step(step, [memory.bits(to_step(arrays[0])), out[:-32]])
+    got = out.view(arrays[0].dtype)
+    assert (got[-32:] == 77).all()
+    np.testing.assert_allclose(got[:-32].astype(np.float64), to_step(want).ravel(), **near)
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("case", WINDOWS)
+def test_transposed_convolutions_and_volumes(case, bias, level):
+    with isa.capped(level):
+        run_windows(*window_problem(case, np.float32, bias=bias), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif("bf16" not in isa.available(), reason="no instructions for bfloat16")
+@pytest.mark.parametrize("case", WINDOWS)
+def test_transposed_convolutions_and_volumes_of_bfloat16(case):
+    """Sums in float32, rounded once."""
+    run_windows(*window_problem(case, bfloat16, bias=True), rtol=2.0**-8, atol=2.0**-8)
 
 
 def test_a_size_that_no_convolution_takes_back_is_left_to_the_reference():

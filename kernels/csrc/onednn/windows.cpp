@@ -19,19 +19,40 @@ using dims = dnnl::memory::dims;
 using dim = dnnl::memory::dim;
 using tag = dnnl::memory::format_tag;
 using desc = dnnl::memory::desc;
-constexpr auto kFloat = dnnl::memory::data_type::f32;
+using Type = dnnl::memory::data_type;
+constexpr auto kFloat = Type::f32;
 
-desc in_rows(const dims& shape) {
-    return {shape, kFloat, shape.size() == 4 ? tag::abcd : shape.size() == 5 ? tag::abcde : tag::abcdef};
+desc in_rows(const dims& shape, Type type) {
+    return {shape, type, shape.size() == 4 ? tag::abcd : shape.size() == 5 ? tag::abcde : tag::abcdef};
 }
 
 // The layout in plans.
-desc as_given(const dims& shape) {
-    return shape.size() == 4 ? desc(shape, kFloat, tag::nhwc) : in_rows(shape);
+desc as_given(const dims& shape, Type type) {
+    return shape.size() == 4 ? desc(shape, type, tag::nhwc) : in_rows(shape, type);
 }
 
-// The layout of the primitive.
-desc wanted(const dims& shape) { return {shape, kFloat, shape.size() == 4 ? tag::nhwc : tag::any}; }
+// Layouts in which the primitive may take its operands.
+struct Forms {
+    desc src, dst;
+};
+
+// The library's choice is last. Beside few products values take longer to be brought into it than from rows
+// into blocks of channels, and its first kernel reads pictures of up to three channels in rows.
+std::vector<Forms> forms(const std::vector<dims>& shapes, const dims& weights, Type type) {
+    const dims &src = shapes[0], &dst = shapes[1], &kernel = shapes[2];
+    if (src.size() == 4) return {{desc(src, type, tag::nhwc), desc(dst, type, tag::nhwc)}};
+    std::vector<Forms> all;
+    constexpr dim kBlock = 16, kFew = 3;
+    if (src.size() == 5 && type == kFloat && weights.size() == 5 && dst[1] % kBlock == 0) {
+        const desc blocks(dst, type, tag::nCdhw16c);
+        if (src[1] <= kFew)
+            all.push_back({in_rows(src, type), blocks});
+        else if (src[1] % kBlock == 0 && kernel[0] * kernel[1] * kernel[2] <= kFew)
+            all.push_back({desc(src, type, tag::nCdhw16c), blocks});
+    }
+    all.push_back({desc(src, type, tag::any), desc(dst, type, tag::any)});
+    return all;
+}
 
 // A reorder that runs if the two differ.
 struct Move {
@@ -61,14 +82,14 @@ class WindowStep final : public Step {
   public:
     template <class PrimitiveDesc>
     WindowStep(const PrimitiveDesc& pd, const dnnl::primitive& primitive, const dims& src, const dims& dst,
-               const dnnl::primitive_attr& moves, Arguments fixed, FloatFunction after)
+               Type type, const dnnl::primitive_attr& moves, Arguments fixed, FloatFunction after)
         : primitive_(primitive),
-          in_(as_given(src), pd.src_desc(), moves),
-          out_(pd.dst_desc(), as_given(dst), moves),
+          in_(as_given(src, type), pd.src_desc(), moves),
+          out_(pd.dst_desc(), as_given(dst, type), moves),
           scratch_(pd.scratchpad_desc()),
           fixed_(std::move(fixed)),
           after_(after),
-          size_(static_cast<std::int64_t>(as_given(dst).get_size() / sizeof(float))),
+          size_(static_cast<std::int64_t>(as_given(dst, kFloat).get_size() / sizeof(float))),
           pad_(aligned(std::max({scratch_.get_size(), in_.scratch.get_size(), out_.scratch.get_size()}))),
           source_(in_.needed() ? aligned(in_.to.get_size()) : 0),
           result_(out_.needed() ? aligned(out_.from.get_size()) : 0) {}
@@ -113,10 +134,10 @@ struct Weights {
     dims shape;
     desc stored;
 
-    Weights(dim in, dim out, const dims& kernel, dim groups, bool transposed) {
+    Weights(dim in, dim out, const dims& kernel, dim groups, Type type, bool transposed) {
         dims lying = {groups, (transposed ? in : out) / groups, (transposed ? out : in) / groups};
         lying.insert(lying.end(), kernel.begin(), kernel.end());
-        stored = in_rows(lying);
+        stored = in_rows(lying, type);
         if (transposed) {
             std::vector<int> perm(lying.size());
             for (std::size_t i = 0; i < perm.size(); ++i) perm[i] = static_cast<int>(i);
@@ -131,20 +152,34 @@ struct Weights {
 };
 
 template <class Primitive>
-std::unique_ptr<Step> made(dnnl::algorithm algorithm, const dims& src, const dims& dst, const Geometry& g,
-                           const Weights& w, const float* weights, const F32& bias,
+std::unique_ptr<Step> made(dnnl::algorithm algorithm, const std::vector<dims>& shapes, const Geometry& g,
+                           const Weights& w, const void* weights, const F32& bias,
                            const std::string& activation, FloatFunction after) {
+    const Type type = w.stored.get_data_type();
+    const dims &src = shapes[0], &dst = shapes[1];
     Epilogue epilogue;
     const dnnl::primitive_attr moves = make_attr(epilogue, -1);
     epilogue.activation = activation;
     const dnnl::primitive_attr attr = make_attr(epilogue, -1);
-    const typename Primitive::primitive_desc pd(cpu_engine(), dnnl::prop_kind::forward_inference, algorithm,
-                                                wanted(src), desc(w.shape, kFloat, tag::any),
-                                                desc({dst[1]}, kFloat, tag::a), wanted(dst), g.stride,
-                                                g.dilation, g.before, g.behind, attr);
+    typename Primitive::primitive_desc pd;
+    for (const Forms& form : forms(shapes, w.shape, type)) {
+        pd = {cpu_engine(),
+              dnnl::prop_kind::forward_inference,
+              algorithm,
+              form.src,
+              desc(w.shape, type, tag::any),
+              desc({dst[1]}, kFloat, tag::a),
+              form.dst,
+              g.stride,
+              g.dilation,
+              g.before,
+              g.behind,
+              attr};
+        if (std::string(pd.impl_info_str()).starts_with("jit")) break;
+    }
     Arguments fixed{{DNNL_ARG_WEIGHTS, packed(w.stored, weights, pd.weights_desc())},
                     {DNNL_ARG_BIAS, copied(bias)}};
-    return std::make_unique<WindowStep>(pd, Primitive(pd), src, dst, moves, std::move(fixed), after);
+    return std::make_unique<WindowStep>(pd, Primitive(pd), src, dst, type, moves, std::move(fixed), after);
 }
 
 Geometry geometry_of(const std::vector<dims>& shapes, const std::vector<dims>& geometry) {
@@ -167,17 +202,17 @@ nb::object guarded(F make) {
 
 // shapes: of x, of the result, of the kernel; geometry: stride, dilation, padding before, behind
 nb::object window_step(const std::vector<dims>& shapes, dim groups, const std::vector<dims>& geometry,
-                       const F32& weights, const F32& bias, bool transposed, const std::string& activation,
-                       const nb::object& after) {
+                       const std::string& dtype, const AnyWeights& weights, const F32& bias, bool transposed,
+                       const std::string& activation, const nb::object& after) {
     const Geometry g = geometry_of(shapes, geometry);
     return guarded([&] {
-        const Weights w(shapes[0][1], shapes[1][1], shapes[2], groups, transposed);
+        const Weights w(shapes[0][1], shapes[1][1], shapes[2], groups, data_type(dtype), transposed);
         return (transposed
                     ? made<dnnl::deconvolution_forward>
                     : made<dnnl::convolution_forward>)(transposed ? dnnl::algorithm::deconvolution_direct
                                                                   : dnnl::algorithm::convolution_direct,
-                                                       shapes[0], shapes[1], g, w, weights.data(), bias,
-                                                       activation, function_in(after));
+                                                       shapes, g, w, weights.data(), bias, activation,
+                                                       function_in(after));
     });
 }
 
@@ -185,8 +220,9 @@ nb::object window_step(const std::vector<dims>& shapes, dim groups, const std::v
 
 void bind_windows(nb::module_& m) {
     using nb::arg;
-    m.def("window_step", &window_step, arg("shapes"), arg("groups"), arg("geometry"), arg("weights"),
-          arg("bias"), arg("transposed"), arg("activation") = "none", arg("after") = nb::none());
+    m.def("window_step", &window_step, arg("shapes"), arg("groups"), arg("geometry"), arg("dtype"),
+          arg("weights"), arg("bias"), arg("transposed"), arg("activation") = "none",
+          arg("after") = nb::none());
 }
 
 }  // namespace mge
