@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from megengine.core.dtype import qint8, quantized, quint8, storage_of
+from megengine.core.dtype import bfloat16, qint8, quantized, quint8, storage_of
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply, get_op, infer
 from megengine.kernels import _core, isa
@@ -58,23 +58,37 @@ each_layer = pytest.mark.parametrize(
 )
 
 
+def check_every_level(arrays, attrs):
+    """The bits of the reference in eager calls, and in plans for one thread and for several."""
+    wanted = get_op("recurrent").reference(*arrays, **attrs)
+    for level in isa.available():
+        with isa.capped(level):
+            for result in ([y.numpy() for y in apply("recurrent", *map(tensor, arrays), **attrs)],
+                           *(in_a_plan(arrays, attrs, threads) for threads in (1, 5))):  # fmt: skip
+                for a, b in zip(result, wanted, strict=True):
+                    np.testing.assert_array_equal(a, b)
+    return wanted
+
+
 @pytest.mark.parametrize("size", SIZES)
 @each_layer
 def test_every_level_gives_the_bits_of_the_reference(cell, attrs, size):
     arrays, attrs = case(cell, size, **attrs)
+    got = check_every_level(arrays, attrs)
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
-    wanted = get_op("recurrent").reference(*wide, **attrs)
-    results = []
-    for level in isa.available():
-        with isa.capped(level):
-            results.append([y.numpy() for y in apply("recurrent", *map(tensor, arrays), **attrs)])
-            results += [in_a_plan(arrays, attrs, threads) for threads in (1, 5)]
-    for got, want in zip(results[0], wanted, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    same = get_op("recurrent").reference(*arrays, **attrs)
-    for result in results:
-        for a, b in zip(result, same, strict=True):
-            np.testing.assert_array_equal(a, b)
+    for one, want in zip(got, get_op("recurrent").reference(*wide, **attrs), strict=True):
+        np.testing.assert_allclose(one, want, rtol=1e-4, atol=1e-5)
+
+
+# one panel, a pair, pairs and one more; samples up to four, and more of them
+@pytest.mark.parametrize("size", [(3, 1, 5, 3), (3, 1, 5, 8), (4, 1, 7, 40), (4, 4, 3, 21), (3, 5, 3, 21)])
+@each_layer
+def test_weights_that_are_bfloat16_numbers_give_the_same_bits(cell, attrs, size):
+    """Of few samples they are packed as such."""
+    arrays, attrs = case(cell, size, **attrs)
+    for i in (1, 2):
+        arrays[i] = arrays[i].astype(bfloat16).astype(np.float32)
+    check_every_level(arrays, attrs)
 
 
 def integer_case(cell, size, dtype, direction="bidirectional", **attrs):
@@ -109,15 +123,9 @@ def test_every_level_multiplies_integers_of_the_state(cell, attrs, dtype, size):
 @pytest.mark.parametrize("cell", GATES)
 def test_float_products_of_a_rounded_state(cell):
     arrays, attrs = case(cell, (5, 7, 3, 17), state=quint8(1 / 200, 101))
-    wanted = get_op("recurrent").reference(*arrays, **attrs)
+    wanted = check_every_level(arrays, attrs)
     plain = get_op("recurrent").reference(*arrays, **{**attrs, "state": None})
     assert np.abs(wanted[0] - plain[0]).max() > 1e-4
-    for level in isa.available():
-        with isa.capped(level):
-            for result in ([y.numpy() for y in apply("recurrent", *map(tensor, arrays), **attrs)],
-                           *(in_a_plan(arrays, attrs, threads) for threads in (1, 5))):  # fmt: skip
-                for a, b in zip(result, wanted, strict=True):
-                    np.testing.assert_array_equal(a, b)
 
 
 def test_when_the_integer_step_is_chosen():

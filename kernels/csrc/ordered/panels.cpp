@@ -2,6 +2,7 @@
 #include "ordered/panels.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace mge {
@@ -27,6 +28,20 @@ void pack_columns(const float* from, std::int64_t along, std::int64_t across, st
 Numbers columns_packed(const float* rows, std::int64_t count, std::int64_t depth) {
     Numbers out(static_cast<std::size_t>(padded_columns(count) * depth));
     pack_columns(rows, 1, depth, depth, count, out.data());
+    return out;
+}
+
+std::vector<std::uint32_t> columns_of_halves(const float* rows, std::int64_t count, std::int64_t depth) {
+    const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
+    if (std::any_of(rows, rows + count * depth, [&](float x) { return bits(x) & 0xffffu; })) return {};
+    const Numbers panels = columns_packed(rows, count, depth);
+    const std::int64_t panel = depth * kPanel, all = padded_columns(count) / kPanel;
+    std::vector<std::uint32_t> out(static_cast<std::size_t>((all + 1) / 2 * panel));
+    for (std::int64_t p = 0; p < all; ++p)
+        for (std::int64_t i = 0; i < panel; ++i)
+            out[static_cast<std::size_t>(p / 2 * panel + i)] |=
+                p % 2 ? bits(panels[static_cast<std::size_t>(p * panel + i)])
+                      : bits(panels[static_cast<std::size_t>(p * panel + i)]) >> 16;
     return out;
 }
 

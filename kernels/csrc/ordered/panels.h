@@ -21,4 +21,8 @@ void pack_columns(const float* from, std::int64_t along, std::int64_t across, st
 // Rows of a matrix [rows, depth] as columns of panels.
 Numbers columns_packed(const float* rows, std::int64_t count, std::int64_t depth);
 
+// The same of bfloat16 numbers, two panels in one: [pairs of panels][depth][kPanel], the first panel in the
+// low halves of the words. Empty if not all numbers are of this type.
+std::vector<std::uint32_t> columns_of_halves(const float* rows, std::int64_t count, std::int64_t depth);
+
 }  // namespace mge

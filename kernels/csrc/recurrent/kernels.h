@@ -54,13 +54,22 @@ class State {
     virtual std::uint8_t zero() const = 0;  // the stored zero point
 };
 
+// Packed weights of the products with the state: float32, or bfloat16 in pairs of panels (ordered/panels.h).
+struct PackedState {
+    const float* whole;
+    const std::uint32_t* halves;
+
+    bool empty() const { return !whole && !halves; }
+};
+
 // One direction over some samples of the batch. Pointers to x, y and lengths are those of the whole tensors;
 // lengths, h0, c0, biases and peepholes may be null.
 struct Scan {
     RecurrentShape shape;
-    const CellFunction* functions;                   // of this direction
-    const float *weights, *recurrent, *recurrent_h;  // packed; recurrent_h: the last gate of a GRU
-    const float* recurrent_bias;                     // which stays with it
+    const CellFunction* functions;       // of this direction
+    const float* weights;                // packed
+    PackedState recurrent, recurrent_h;  // recurrent_h: the last gate of a GRU
+    const float* recurrent_bias;         // which stays with it
     const float *bias, *peepholes, *x, *h0, *c0;
     const float* sums;   // of the gates [time, batch, directions, gates], in place of x
     const State* state;  // null: the products take the state as it is

@@ -32,6 +32,7 @@ constexpr std::array kCells{"rnn", "gru", "lstm"};
 constexpr std::array kActivations{
     "Relu",       "Tanh",        "Sigmoid", "Affine",   "LeakyRelu", "ThresholdedRelu",
     "ScaledTanh", "HardSigmoid", "Elu",     "Softsign", "Softplus"};
+constexpr std::int64_t kFewSamples = 4;    // their products with the state wait for memory
 constexpr std::int64_t kAtOnce = 1 << 16;  // gates whose input products are computed at once: 256 KB
 
 template <typename Names>
@@ -41,8 +42,24 @@ auto number_of(const Names& names, const std::string& name) {
     return found - names.begin();
 }
 
+// Weights of products with the state. Few samples wait for them: those that are bfloat16 numbers are kept as
+// such.
+struct StateColumns {
+    Numbers whole;
+    std::vector<std::uint32_t> halves;
+
+    StateColumns(const float* rows, std::int64_t count, std::int64_t depth, bool few) {
+        if (few) halves = columns_of_halves(rows, count, depth);
+        if (halves.empty()) whole = columns_packed(rows, count, depth);
+    }
+    PackedState view() const {
+        return {whole.empty() ? nullptr : whole.data(), halves.empty() ? nullptr : halves.data()};
+    }
+};
+
 struct Direction {
-    Numbers weights, recurrent, recurrent_h;
+    Numbers weights;
+    std::optional<StateColumns> recurrent, recurrent_h;
     std::vector<std::unique_ptr<State>> states;  // for pieces of the batch with most samples, and one less
 };
 
@@ -97,8 +114,8 @@ class RecurrentStep final : public Step {
         } else {
             s.x = source;
             s.weights = weights.weights.data();
-            s.recurrent = weights.recurrent.data();
-            s.recurrent_h = weights.recurrent_h.data();
+            s.recurrent = weights.recurrent->view();
+            s.recurrent_h = weights.recurrent_h->view();
             if (bias) s.bias = bias + d * 2 * shape_.gates();
             if (bias) s.recurrent_bias = s.bias + 2 * shape_.gates() - n;
         }
@@ -194,11 +211,12 @@ nb::object recurrent_step(const Layer& layer, const std::vector<std::int64_t>& l
         static_cast<std::int64_t>(r.size()) != directions * gates * n)
         throw nb::value_error("recurrent_step: weights of other sizes");
     const std::int64_t together = rows_together(layer.cell, gates, n);
+    const bool few = step->most_samples() <= kFewSamples;
     for (std::int64_t d = 0; d < directions; ++d) {
         const float* rows = r.data() + d * gates * n;
         Direction one{columns_packed(w.data() + d * gates * input, gates, input),
-                      columns_packed(rows, together, n),
-                      columns_packed(rows + together * n, gates - together, n),
+                      StateColumns(rows, together, n, few),
+                      StateColumns(rows + together * n, gates - together, n, few),
                       {}};
         for (int i = 0; state && i < 2; ++i) one.states.push_back(make_rounding(type_of(*state)));
         step->directions.push_back(std::move(one));
