@@ -25,6 +25,7 @@ from megengine.plan.half_casts import widen_halves
 from megengine.plan.layouts import Layouts, choices, constants_of, one_layout, problem_of, turned
 from megengine.plan.memory import Lifetime, place
 from megengine.plan.norms import name_norms
+from megengine.plan.pictures import Part, parts
 from megengine.plan.tuning import Tuner
 from megengine.plan.views import fold_views
 from megengine.traced_module import InternalGraph
@@ -91,20 +92,21 @@ def _quantizes(expr: Any, node: TensorNode) -> bool:
 class _Builder:
     """Collects steps and buffers, then makes the native plan."""
 
-    def __init__(self, graph: InternalGraph, threads: int, *, tune: bool) -> None:
+    def __init__(self, graph: InternalGraph, threads: int, *, tune: bool, inside: Sequence[bool] | None = None) -> None:
         self.graph = graph
         self.tuner = Tuner(threads) if tune else None
         self.threads = threads
         self.steps: list[_Step] = []
         self.specs: list[TensorSpec] = []
         self.exact = is_exact(graph)
-        self.layouts = Layouts(graph, exact=self.exact)
+        self.layouts = Layouts(graph, exact=self.exact, inside=inside)
         self.buffer_of: dict[tuple[int, bool], int] = {}  # value, whether in rows -> buffer
         self.constants: dict[int, np.ndarray] = {}
         self.inputs: list[int] = []
         self.planar: dict[int, int] = {}  # inputs read as they come, NCHW
         self.outputs: list[int] = []
         self.watched: dict[int, list[Watch]] = {}
+        self.parts: dict[int, Part] = {}  # computed picture by picture, by the first op
 
     def new_buffer(self, spec: TensorSpec) -> int:
         self.specs.append(spec)
@@ -121,15 +123,54 @@ class _Builder:
             else:
                 self.buffer_of[id(node), True] = outside
             self._show(node)
+        if not watching and not self.exact:
+            self.parts = {id(part.exprs[0]): part for part in parts(self.graph)}
+        done: set[int] = set()
         for expr in self.graph.exprs():
-            if isinstance(expr, Apply):
-                self.add(expr)
+            if isinstance(expr, Apply) and id(expr) not in done:
+                if (part := self.parts.get(id(expr))) is not None and self._each_picture(part):
+                    done = {id(e) for e in part.exprs}
+                else:
+                    self.add(expr)
             for node in expr.outputs:
                 self._show(node)
         if not watching:
             self.outputs += [self._result(node) for node in self.graph.outputs]
         if self.tuner:
             self.tuner.keep()
+
+    def _each_picture(self, part: Part) -> bool:
+        """A step that runs a plan of one picture for each of a batch; False if there is none without Python."""
+        graph, plans = part.of_one(), []
+        in_rows = [(id(n), True) in self.buffer_of for n in part.sources]
+        for _ in range(min(self.threads, part.pictures)):
+            inner = _Builder(graph, 1, tune=self.tuner is not None, inside=in_rows)
+            result_rows = inner.build_inside(in_rows)
+            if any(s.native is None or s.otherwise is not None for s in inner.steps):
+                return False
+            plans.append(inner.finish()[0])
+        reads = [self.buffer(n, rows=rows) for n, rows in zip(part.sources, in_rows, strict=True)]
+        writes = [self.new_buffer(n.spec) for n in part.results]
+        module = str(part.exprs[-1].meta.get("module", ""))
+        info = StepInfo("each_picture", part.exprs[-1].name, "own_each_picture", module)
+        self.steps.append(_Step(info, _core.each_picture_step(plans, part.pictures), reads, writes))
+        for node, buffer, rows in zip(part.results, writes, result_rows, strict=True):
+            self.give(node, buffer, rows=rows)
+        return True
+
+    def build_inside(self, in_rows: Sequence[bool]) -> list[bool]:
+        """As part of another plan: which inputs lie in rows; returns which results do."""
+        for node, rows in zip(self.graph.inputs, in_rows, strict=True):
+            self.inputs.append(self.new_buffer(node.spec))
+            self.give(node, self.inputs[-1], rows=rows)
+        for expr in self.graph.exprs():
+            if isinstance(expr, Apply):
+                self.add(expr)
+        found = [(id(n), True) in self.buffer_of for n in self.graph.outputs]
+        self.outputs += [self.buffer_of[id(n), rows] for n, rows in zip(self.graph.outputs, found, strict=True)]
+        if self.tuner:
+            self.tuner.keep()
+        return found
 
     def _show(self, node: Any) -> None:
         """A step that gives a watched value to its watchers, where it lies."""

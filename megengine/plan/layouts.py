@@ -8,7 +8,7 @@ layout of what they read and write; the rest of the values follow those around t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,9 +91,12 @@ def turned(expr: Apply, *, source_rows: bool, target_rows: bool) -> Problem | No
 
 
 class Layouts:
-    """The layout of every value of a graph, and of every op."""
+    """The layout of every value of a graph, and of every op.
 
-    def __init__(self, graph: InternalGraph, *, exact: bool) -> None:
+    Inputs and outputs lie in rows; inside another plan (`inside`: which inputs lie in rows) outputs lie as they come.
+    """
+
+    def __init__(self, graph: InternalGraph, *, exact: bool, inside: Sequence[bool] | None = None) -> None:
         self._exact = exact
         self._group: dict[int, int] = {}  # of values that lie alike
         self._fixed: dict[int, bool] = {}  # ops that fix a layout -> is it rows
@@ -109,7 +112,10 @@ class Layouts:
             else:
                 self._fixed[id(expr)] = rows
                 wanted[rows].update((id(v), v) for v in values)
-        wanted[True].update((id(v), v) for v in _with_four_axes((*graph.inputs, *graph.outputs)))
+        for value, rows in zip(graph.inputs, inside or [True] * len(graph.inputs), strict=True):
+            wanted[rows].update((id(v), v) for v in _with_four_axes([value]))
+        if inside is None:
+            wanted[True].update((id(v), v) for v in _with_four_axes(graph.outputs))
         cost: dict[int, int] = defaultdict(int)  # of a group: bytes that move if it lies in rows, less the others
         for rows, sign in ((True, -1), (False, 1)):
             for key, value in wanted[rows].items():

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/fork_gate.h"
-#include "common/step.h"
+#include "common/step_capsule.h"
 #include "plan/thread_pool.h"
 #include "runtime/bind.h"
 #include "runtime/fork_mutex.h"
@@ -153,6 +153,39 @@ class Plan {
         if (failed) nb::raise_python_error();
     }
 
+    // One run on memory that is there, inputs and then outputs, by the caller alone, as a part of another
+    // plan's step: without a lock, so one at a time.
+    void run_at(std::byte* const* outside) const noexcept {
+        std::byte* pointers[kMostBuffers];
+        for (const Entry& e : entries_) {
+            for (std::size_t i = 0; i < e.buffers.size(); ++i) {
+                const Buffer& b = buffers_[static_cast<std::size_t>(e.buffers[i])];
+                pointers[i] = b.kind == Kind::kArena    ? arena_.get() + b.at
+                              : b.kind == Kind::kInput  ? outside[b.at]
+                              : b.kind == Kind::kOutput ? outside[input_bytes_.size() + b.at]
+                                                        : bytes_of(constants_[b.at]);
+            }
+            for (int part = 0; part < e.step->parts(); ++part) e.step->run(part, pointers, scratch_.get());
+        }
+    }
+
+    // Makes what `run_at` needs; returns the bytes of inputs and outputs. Raises if a step takes too many
+    // buffers, calls Python, or may refuse inputs.
+    std::vector<std::size_t> made_ready() {
+        for (const Entry& e : entries_)
+            if (e.python || e.otherwise || e.buffers.size() > kMostBuffers)
+                throw std::invalid_argument("plan: a step that no other plan can run");
+        std::vector<std::size_t> outside = input_bytes_;
+        outside.insert(outside.end(), output_bytes_.begin(), output_bytes_.end());
+        if (outside.size() > kMostBuffers)
+            throw std::invalid_argument("plan: too many ends for another plan");
+        prepare();
+        return outside;
+    }
+
+    static constexpr std::size_t kMostBuffers =
+        64;  // of a step, and of the ends of a plan inside another one
+
     std::vector<double> profile(std::vector<AnyArray> inputs, std::vector<AnyArray> outputs) {
         std::vector<double> times;
         run(std::move(inputs), std::move(outputs), &times);
@@ -248,6 +281,39 @@ class Plan {
     std::size_t scratch_each_ = 0;
 };
 
+// A plan for one picture, run for each of a batch by as many copies of it as there are parts: what lies
+// between its steps stays in the cache.
+class EachPicture final : public Step {
+  public:
+    EachPicture(std::vector<nb::object> plans, std::int64_t count)
+        : owners_(std::move(plans)), count_(count) {
+        for (const nb::object& one : owners_) plans_.push_back(nb::cast<Plan*>(one));
+        for (Plan* plan : plans_) bytes_ = plan->made_ready();
+    }
+    int parts() const override { return static_cast<int>(plans_.size()); }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const std::int64_t end = count_ * (part + 1) / parts();
+        std::byte* ends[Plan::kMostBuffers];
+        for (std::int64_t i = count_ * part / parts(); i < end; ++i) {
+            for (std::size_t k = 0; k < bytes_.size(); ++k)
+                ends[k] = buffers[k] + static_cast<std::size_t>(i) * bytes_[k];
+            plans_[static_cast<std::size_t>(part)]->run_at(ends);
+        }
+    }
+
+  private:
+    std::vector<nb::object> owners_;
+    std::vector<Plan*> plans_;
+    std::vector<std::size_t> bytes_;  // of one picture: inputs, then outputs
+    std::int64_t count_;
+};
+
+nb::object each_picture_step(std::vector<nb::object> plans, std::int64_t count) {
+    if (plans.empty() || count < static_cast<std::int64_t>(plans.size()))
+        throw std::invalid_argument("each_picture_step: expected a plan, and no more of them than pictures");
+    return capsule(std::make_unique<EachPicture>(std::move(plans), count));
+}
+
 void run_step(nb::handle capsule, const std::vector<AnyArray>& arrays) {
     const Step* step = step_of(capsule);
     std::vector<std::byte*> pointers;
@@ -280,6 +346,7 @@ void bind_executor(nb::module_& m) {
         .def("run", [](Plan& p, std::vector<AnyArray> i,
                        std::vector<AnyArray> o) { p.run(std::move(i), std::move(o)); })
         .def("profile", &Plan::profile);
+    m.def("each_picture_step", &each_picture_step, nb::arg("plans"), nb::arg("count"));
     m.def("run_step", &run_step, nb::arg("capsule"), nb::arg("arrays"));
 }
 
