@@ -7,6 +7,7 @@ from onnx import helper, numpy_helper
 from megengine import plan
 from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
+from megengine.core.errors import ShapeError
 from megengine.traced_module.formats import native
 from tests.helpers.onnx_runtime import answers, session_of
 
@@ -108,3 +109,45 @@ def test_a_round_computes_with_sizes_of_its_state_and_of_what_is_around(tmp_path
     )
     made = model([node("Loop", ["k", "", "p"], ["y"], body=body)], [("k", 7, []), X])
     check(made, calls((3, 2, 1)), tmp_path / "net.mgt")
+
+
+def squeezing():
+    """What PyTorch writes for `squeeze(-1)`, behind windows of 8 steps, and a batch that two inputs share."""
+    weight = numpy_helper.from_array(RNG.normal(0, 0.3, (4, 3)).astype(np.float32), "weight")
+    nodes = [
+        node("AveragePool", ["x"], ["p"], kernel_shape=[8], strides=[8]),
+        *(node("Shape", ["p"], ["ps"]), stored("last", -1), stored("single", 1), stored("axes", [-1])),
+        *(node("Gather", ["ps", "last"], ["windows"]), node("Equal", ["windows", "single"], ["t"])),
+        node(
+            "If",
+            ["t"],
+            ["r"],
+            then_branch=branch("then", [node("Squeeze", ["p", "axes"], ["o"])], "o"),
+            else_branch=branch("otherwise", [node("Identity", ["p"], ["q"])], "q"),
+        ),
+        *(node("Gemm", ["r", "weight"], ["g"], transB=1), stored("zero", 0), node("Gather", ["state", "zero"], ["h"])),
+        node("Concat", ["g", "h"], ["y"], axis=1),
+    ]
+    inputs = [info("x", 1, [None, 3, None]), info("state", 1, [2, None, 2])]
+    graph = helper.make_graph(nodes, "net", inputs, [info("y", 1, None)], [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_an_axis_that_goes_where_it_is_one_stays_open_at_the_lengths_that_give_one(tmp_path):
+    """Axes without names that have to be equal are: concat is refused for any others."""
+    made = squeezing()
+    assert [str(one.spec) for one in load(made).graph.inputs] == ["float32[x_0, 3, x_2]", "float32[2, x_0, 2]"]
+    arrays = [
+        [RNG.standard_normal(shape).astype(np.float32) for shape in ((b, 3, n), (2, b, 2))]
+        for b, n in ((1, 8), (2, 12), (3, 15))
+    ]
+    check(made, arrays, tmp_path / "net.mgt")
+    with pytest.raises(ShapeError, match=r"holds 6 elements, the input has 12"):
+        load(made)(RNG.standard_normal((2, 3, 16)).astype(np.float32), arrays[1][1])
+
+
+def test_axes_without_names_stay_apart_where_the_network_takes_them_so():
+    inputs = [info(name, 1, [None, 2]) for name in "ab"]
+    graph = helper.make_graph([node("Concat", ["a", "b"], ["y"], axis=0)], "net", inputs, [info("y", 1, None)])
+    net = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    assert str(net.graph.outputs[0].spec) == "float32[a_0 + b_0, 2]"

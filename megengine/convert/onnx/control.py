@@ -6,7 +6,7 @@ Others become ops that hold these graphs. What a graph reads from around it are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,14 @@ import numpy as np
 from megengine.convert.onnx.context import Group, OnnxNode, Value
 from megengine.convert.onnx.open_values import is_open_array
 from megengine.core.errors import FileFormatError
-from megengine.core.sizes import is_open, largest, named, whole
+from megengine.core.sizes import is_open, largest, name_of, named, whole
 from megengine.core.spec import TensorSpec
+from megengine.dispatch import apply
+from megengine.tensor import Tensor
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.bodies import Body
 from megengine.traced_module.editing.expressions import add_input
-from megengine.traced_module.ir.expr import Constant, Input
+from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign
 
@@ -48,9 +50,11 @@ def either(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
     condition = node.input(0)
     if not isinstance(condition, np.ndarray):
         try:
-            branches = [separate(_graph(node, name), (), name) for name in ("then_branch", "else_branch")]
-            outer = _with_the_same_inputs(branches)
-            then, otherwise = (Body(branch.graph) for branch in branches)
+            branches = {name: separate(_graph(node, name), (), name) for name in ("then_branch", "else_branch")}
+            if (only := _only_branch(condition, branches)) is not None:
+                return run(_graph(node, only), (), only)
+            outer = _with_the_same_inputs(list(branches.values()))
+            then, otherwise = (Body(branch.graph) for branch in branches.values())
             return node.apply("if", condition, *outer, then=then, otherwise=otherwise)
         except FileFormatError as error:
             error.add_note(_how_to_choose(node, condition))
@@ -59,19 +63,61 @@ def either(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
     return run(_graph(node, branch), (), branch)
 
 
-def _how_to_choose(node: OnnxNode, condition: Value) -> str:
-    """How a user says which branch is taken, where the other one cannot be read."""
+def _only_branch(condition: Value, branches: Mapping[str, Apart]) -> str | None:
+    """The branch that takes an open axis away because it has the length 1, where the other one keeps it.
+
+    PyTorch writes `squeeze(axis)` so. An op gives one number of axes, but the network is the one of this branch at
+    every size that it takes: its reshape refuses a length that is not 1. An axis of an input, the batch above all,
+    would be open for a single length.
+    """
+    ranks = {tuple(n.spec.ndim for n in branch.graph.outputs) for branch in branches.values()}
+    if len(ranks) == 1 or not isinstance(condition, TensorNode) or _decided_by(condition) is not None:
+        return None
+    taken = "then_branch" if bool(_at_the_example(condition).numpy().reshape(-1)[0]) else "else_branch"
+    return taken if any(map(_takes_open_axis_away, branches[taken].graph.exprs())) else None
+
+
+def _takes_open_axis_away(expr: Expr) -> bool:
+    if not isinstance(expr, Apply) or "shape" not in expr.attrs or not expr.inputs:
+        return False
+    rest = list(expr.inputs[0].spec.shape)
+    for size in expr.attrs["shape"]:
+        if size not in rest:
+            return False
+        rest.remove(size)
+    return bool(rest) and all(is_open(size) and int(size) == 1 and name_of(size) is None for size in rest)
+
+
+def _at_the_example(node: TensorNode) -> Tensor:
+    """The value at the example's sizes of what no input decides."""
+    expr = node.expr
+    if isinstance(expr, Constant):
+        return expr.value
+    assert isinstance(expr, Apply)
+    made = apply(expr.op, *map(_at_the_example, expr.inputs), **expr.attrs)
+    return made[expr.outputs.index(node)] if isinstance(made, tuple) else made
+
+
+def _decided_by(condition: Value) -> TensorNode | None:
+    """An input of the network whose value a condition depends on; None if it follows from open sizes."""
     reached, seen = [condition], set()
     while reached:
         one = reached.pop()
         if isinstance(one, TensorNode) and id(one) not in seen:
             seen.add(id(one))
             if isinstance(one.expr, Input):
-                return (
-                    f"which branch If node {node.name!r} takes depends on {one.name!r}; where it is always the other, "
-                    f"say so: input_values={{{one.name!r}: ...}}"
-                )
+                return one
             reached.extend(one.expr.inputs if one.expr is not None else ())
+    return None
+
+
+def _how_to_choose(node: OnnxNode, condition: Value) -> str:
+    """How a user says which branch is taken, where the other one cannot be read."""
+    if (one := _decided_by(condition)) is not None:
+        return (
+            f"which branch If node {node.name!r} takes depends on {one.name!r}; where it is always the other, "
+            f"say so: input_values={{{one.name!r}: ...}}"
+        )
     return (
         f"which branch If node {node.name!r} takes depends on open sizes; where it is always the other, fix them: "
         "input_shapes"

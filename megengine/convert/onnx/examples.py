@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from megengine.core.errors import OptionError, ShapeError, nearest
+from megengine.core.errors import FileFormatError, OptionError, ShapeError, nearest
 from megengine.core.sizes import named
+from megengine.traced_module.ir.graph import InternalGraph
 
 if TYPE_CHECKING:
     import onnx
@@ -28,8 +29,10 @@ class Examples:
 
     given: dict[str, int]
     scale: tuple[int, int, int]
+    joined: dict[str, str] = field(default_factory=dict)  # an axis without a name -> the one that it equals
     names: set[str] = field(default_factory=set)
     chosen: dict[str, int] = field(default_factory=dict)
+    nameless: dict[str, str] = field(default_factory=dict)  # the name that an axis got -> its input
 
     def sizes(self, item: onnx.ValueInfoProto, stated: Sequence[int | str | None]) -> list[int | str | None]:
         """The shape of an input, with open sizes where the file and the caller leave it open, by the caller's names."""
@@ -39,6 +42,9 @@ class Examples:
             if not isinstance(length, int):
                 own = dim.dim_param if _NAME.search(dim.dim_param) else ""
                 name = length or own or f"{re.sub(r'[^0-9A-Za-z_]+', '_', item.name).strip('_')}_{axis}"
+                if not length and not own:
+                    self.nameless[name] = item.name
+                    name = self.joined.get(name, name)
                 self.names.add(name)
                 made[axis] = named(name, self._length(name, axis, len(dims)))
         return made
@@ -55,6 +61,15 @@ class Examples:
         """Whether a network that was refused may be read at other lengths."""
         about_sizes = isinstance(error.__cause__, ShapeError) or any(name in str(error) for name in self.names)
         return bool(self.chosen) and about_sizes
+
+    def one_more_joined(self, error: Exception) -> dict[str, str] | None:
+        """`joined` with two axes of different inputs that have no names, and that are refused for being unequal."""
+        told = [name for name in self.nameless if re.search(rf"\b{re.escape(name)}\b", str(error))]
+        for first in told:
+            for other in told:
+                if self.nameless[first] != self.nameless[other] and other not in self.joined:
+                    return {**self.joined, other: self.joined.get(first, first)}
+        return None
 
     def tried(self) -> str:
         """Which open axes were read at the usual lengths, for a network that none of them fits."""
@@ -74,3 +89,29 @@ class Examples:
                 )
             if int(length) < 1:
                 raise OptionError(f"example_sizes: {name} is {length}; expected at least 1")
+
+
+def at_usual_sizes(
+    read: Callable[[Examples], InternalGraph], given: Mapping[str, int]
+) -> tuple[InternalGraph, dict[str, str]]:
+    """The graph at the first usual lengths that the network takes, and which axes without names are equal there.
+
+    Such axes stay apart where the network takes them so. Raises the FileFormatError of the first try if none fits.
+    """
+    refused: FileFormatError | None = None
+    joined: dict[str, str] | None = {}
+    while joined is not None:
+        tried, joined = joined, None
+        for scale in SCALES:
+            examples = Examples(dict(given), scale, tried)
+            try:
+                return read(examples), tried
+            except FileFormatError as error:
+                refused = refused or error
+                if not examples.may_help(error):
+                    break
+                joined = joined or examples.one_more_joined(error)
+                if scale == SCALES[-1] and joined is None:
+                    refused.add_note(examples.tried())
+    assert refused is not None
+    raise refused

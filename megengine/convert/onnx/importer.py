@@ -34,7 +34,7 @@ from megengine.convert.onnx.around import added_by_round, inputs_of, showing, sh
 from megengine.convert.onnx.bodies import body_of
 from megengine.convert.onnx.context import MAX_ELEMENTS, Group, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL, Apart
-from megengine.convert.onnx.examples import SCALES, Examples
+from megengine.convert.onnx.examples import SCALES, Examples, at_usual_sizes
 from megengine.convert.onnx.folding import constant_of, fold
 from megengine.convert.onnx.inputs import Lengths, input_spec, known_input, of_group
 from megengine.convert.onnx.older_forms import FIRST, in_modern_form
@@ -125,31 +125,18 @@ def load_graph(
     """
     model, folder = read_model(source)
     name = model.graph.name or "onnx"
-    refused: FileFormatError | None = None
     try:
         stored = list(initializers(model, folder))
 
         def read(examples: Examples) -> InternalGraph:
             return _Importer(model, folder, stored, input_shapes, input_values or {}, examples, dynamic).run()
 
-        for scale in SCALES:
-            examples = Examples(dict(example_sizes or {}), scale)
-            try:
-                graph = read(examples)
-            except FileFormatError as error:
-                refused = refused or error
-                if not examples.may_help(error):
-                    break
-                if scale == SCALES[-1]:
-                    refused.add_note(examples.tried())
-            else:
-                check_every_size(graph, lambda sizes: read(Examples(sizes, SCALES[0])))
-                return graph
-        assert refused is not None
-        raise refused
+        graph, joined = at_usual_sizes(read, example_sizes or {})
+        check_every_size(graph, lambda sizes: read(Examples(sizes, SCALES[0], joined)))
     except FileFormatError as error:
         error.add_note(f"while importing {name!r}")
         raise
+    return graph
 
 
 def _clean(name: str, fallback: str) -> str:
