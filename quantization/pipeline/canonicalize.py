@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from megengine.quantization.pipeline.computed_kernels import COMPUTED_KERNELS
 from megengine.quantization.pipeline.masks import ADD_MASKS, BOUND_MASKS
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -174,6 +175,7 @@ RULES = (
     Rule("volume_as_pictures", _VOLUME, _pictures),
     Rule("raised_volume_as_pictures", _RAISED, _raised_pictures),
     Rule("pool_in_turn", _POOL, _pooled_in_turn),
+    *COMPUTED_KERNELS,
     # slices move integers
     Rule("split_as_slices", call("split", _X), _part, shared=True),
     # that no convolution before it could take
@@ -190,7 +192,7 @@ _UNSHIFTED = Rule("softmax_unshifted", call("softmax", _SHIFTED), _unshifted, sh
 def canonicalize(graph: InternalGraph) -> InternalGraph:
     """A copy in float32 (layers in halves are widened) with constants computed, batch norms and constant additions
     folded into convolutions, activations that are spelled out named, splits opened into slices, other batch norms and
-    affine maps by channels as layers, and volumes as pictures.
+    affine maps by channels as layers, volumes as pictures, and computed kernels as operands of products.
     """
     g = graph.clone()
     widen(g)
