@@ -190,6 +190,15 @@ def _check_geometry(op: str, axes: int, stride: Any, padding: Any, dilation: Any
         raise OptionError(f"{op}: output_padding {extra} must be smaller than stride {stride} or dilation {dilation}")
 
 
+def _groups_follow(
+    attrs: Mapping[str, Any], old: tuple[int, ...], new: tuple[int, ...], step: int | None = None
+) -> list[dict[str, Any]]:
+    """A group for each sample where the channels hold the batch, as with kernels that are computed for each."""
+    channels, more = old[1] // attrs["groups"], new[1]
+    apart = old[1] != more and more % channels == 0
+    return [{"groups": more // channels} if apart else {}]
+
+
 class _Convolutions:
     """The records of the convolution over some spatial axes, its gradients and its adjoint."""
 
@@ -210,6 +219,7 @@ class _Convolutions:
             _conv_errors if self.axes == 2 else tuple,
             quant=weighted if quantized else FLOAT_ONLY,
             macs=window_macs,
+            follow=_groups_follow,
         )
         gradient = no_onnx(f"gradient of {self.op}")
         data = functools.partial(self.gradient_samples, weight=False)
@@ -225,6 +235,7 @@ class _Convolutions:
             self.adjoint_samples,
             quant=adjoint if quantized else FLOAT_ONLY,
             macs=lambda inputs, result, attrs: window_macs(inputs, inputs[0], attrs),
+            follow=_groups_follow,
         )
         define_ordered(convolution, ordered.convolution)
         define_ordered(transposed, ordered.transposed)

@@ -7,9 +7,10 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import Parameter, plan, tensor
 from megengine.convert.onnx.exporter import to_model
+from megengine.core.errors import ShapeError
 from megengine.quantization import quantize_model, verify
 from megengine.quantization.pipeline.canonicalize import canonicalize
-from megengine.traced_module import interpret, lower, trace_module
+from megengine.traced_module import interpret, lower, open_batch, trace_module
 from megengine.traced_module.ir.expr import Apply
 from tests.helpers.onnx_runtime import answers, session_of
 
@@ -76,6 +77,28 @@ def test_every_product_is_in_integers(name, batch):
     assert decibels(got, wanted) > 25
     written = session_of(to_model(quantized.integer_graph))
     np.testing.assert_array_equal(answers(written, batches[:1])[0], got)
+
+
+def test_a_batch_of_kernels_is_opened():
+    """Groups hold the batch: a group for each sample of the trace, and of every other batch."""
+    net, rows = CASES["nine taps"].eval(), normal(5, 3, 9, 8)
+    opened = open_batch(trace_module(net, tensor(rows[:2])))
+    for count in (1, 2, 5):
+        wanted = np.concatenate([net(tensor(row[None])).numpy() for row in rows[:count]])
+        np.testing.assert_allclose(plan.compile(opened)(rows[:count])[0], wanted, rtol=1e-4, atol=1e-5)
+    quantized = quantize_model(opened, [(rows[:2],), (rows[2:],)])
+    assert not sum(one.macs for one in quantized.report.floating)
+    assert verify(quantized, [(rows,), (rows[:1],)], threads=(1,)).exact
+    written = session_of(to_model(quantized.integer_graph))
+    np.testing.assert_array_equal(answers(written, [rows])[0], plan.compile(quantized.integer_graph)(rows)[0])
+
+
+def test_a_batch_of_one_says_what_shows_the_axis():
+    """Calls tell which lengths are the batch; ops hold numbers, of which 1 is the length of many axes."""
+    traced = trace_module(CASES["nine taps"].eval(), tensor(normal(1, 3, 9, 8)))
+    with pytest.raises(ShapeError, match="does not take another batch") as caught:
+        open_batch(lower(traced).graph)
+    assert "with a batch of two or more" in str(caught.value.__notes__)
 
 
 def test_a_kernel_of_many_taps_stays_in_float():

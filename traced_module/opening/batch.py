@@ -17,7 +17,7 @@ from megengine.traced_module.opening.rows import same_at, takes_rows
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.entry import lower
 
-_REMEDY = "capture or read the network with the batch that it shall take"
+_REMEDY = "capture or read the network with the batch that it shall take, or with a batch of two or more"
 
 
 def open_batch(model: TracedModule | InternalGraph, name: str = "batch") -> TracedModule:
@@ -72,6 +72,7 @@ def _checked(graph: InternalGraph, name: str) -> InternalGraph:
         if takes_rows(made) and same_at(fixed, made):
             return made
     if len(refused) == 2:
+        refused[0].add_note(_REMEDY)
         raise refused[0]
     raise ShapeError(
         f"open_batch: the network {graph.name!r} gives other results for two samples at once than for each alone; "
