@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megengine.core.dtype import is_float
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
@@ -61,10 +62,13 @@ def term_of(node: TensorNode) -> TensorNode:
 
 
 def is_score(node: TensorNode) -> bool:
-    """True for what a layer, a product or a table gives, perhaps with constants added to it or multiplied."""
+    """True for what a layer, a product or a table gives, perhaps with constants added to it or multiplied.
+
+    A choice between constants is none, wherever its condition comes from.
+    """
     expr = node.expr
     while isinstance(expr, Apply):
-        rule, computed = expr.record.rule, [n for n in expr.inputs if not isinstance(n.expr, Constant)]
+        rule, computed = expr.record.rule, [n for n in expr.inputs if _is_computed(n) and is_float(n.dtype)]
         if rule.kind in ("weighted", "product", "gather"):
             return True
         if len(computed) != 1 or not (rule.pointwise or rule.kind == "shape"):

@@ -47,6 +47,14 @@ def infinite(b, scores, mask):
     return b.op("add", scores, far)
 
 
+def picked(b, scores, mask):
+    """A choice between two constants whose condition is picked by number, as exporters write the mask of T5."""
+    near = b.op("greater", mask, b.g.constant(np.float32(-1)))
+    whole = ((None, None, None),) * 2
+    near = b.op("index", near, b.g.constant(np.arange(2, dtype=np.int32)), pattern=("i", *whole))
+    return b.op("add", scores, b.op("where", near, b.constant((8, 8)), b.g.constant(np.float32(-3.4e38))))
+
+
 def masked_net(form):
     """Attention in two layers with one mask from an input, 0 and -3.4e38."""
     b = Builder((2, 8, 16))
@@ -60,7 +68,7 @@ def masked_net(form):
     return b.done(b.op("matmul", x, b.constant((4, 16)), label="end", **TURNED))
 
 
-@pytest.mark.parametrize("form", [added, moved, subtracted, chosen, infinite])
+@pytest.mark.parametrize("form", [added, moved, subtracted, chosen, infinite, picked])
 def test_a_computed_mask_has_the_range_that_its_sums_need(form):
     pytest.importorskip("onnxruntime")
     graph, rng = masked_net(form), np.random.default_rng(0)
