@@ -28,7 +28,9 @@ from megengine.traced_module.ir.node import TensorNode
 STORED = (".tm", ".mgt")  # files that store graphs of ours: shapes of inputs are part of them
 SUFFIXES = (".onnx", *STORED)
 STATE_DICTS = (".pth", ".pt", ".pkl", ".ckpt", ".safetensors")
-Shapes = dict[str, tuple[int, ...]]
+Shape = tuple[int | str, ...]
+Shapes = dict[str, Shape]
+_AXIS = re.compile(r"[^\W\d]\w*")  # a name of an open axis
 
 
 def suffix_of(source: str | Path) -> str:
@@ -37,7 +39,7 @@ def suffix_of(source: str | Path) -> str:
 
 
 class ShapeOption(click.ParamType):
-    """`name=1,3,224,224`, or only the numbers for the single input."""
+    """`name=1,3,224,224`, or only the lengths for the single input; a name in the place of a length leaves it open."""
 
     name = "[NAME=]N,C,H,W"
 
@@ -45,12 +47,13 @@ class ShapeOption(click.ParamType):
         """A pair of name ("" for the only input) and shape."""
         if isinstance(value, tuple):
             return value
-        name, _, numbers = value.rpartition("=")
+        name, _, lengths = value.rpartition("=")
+        parts = [part.strip() for part in (lengths if "," in lengths else lengths.replace("x", ",")).split(",")]
         try:
-            shape = tuple(int(part) for part in numbers.replace("x", ",").split(","))
+            shape = tuple(part if len(parts) > 1 and _AXIS.fullmatch(part) else int(part) for part in parts)
         except ValueError:
-            self.fail(f"{value!r} is no shape; write for example input=1,3,224,224", param, ctx)
-        if min(shape) < 1:
+            self.fail(f"{value!r} is no shape; write for example input=1,3,224,224, or input=n,3,224,224", param, ctx)
+        if any(isinstance(size, int) and size < 1 for size in shape):
             self.fail(f"{value!r}: sizes are positive", param, ctx)
         return name, shape
 
@@ -62,7 +65,7 @@ class InputChoices:
     With `any_batch` a network with a fixed batch is made to take any.
     """
 
-    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    shapes: tuple[tuple[str, Shape], ...] = ()
     values: tuple[str, ...] = ()
     any_batch: bool = False
 
@@ -132,8 +135,9 @@ def shape_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "shapes",
         multiple=True,
         type=ShapeOption(),
-        help="Fixes the shape of an input that the model leaves open, or, as LENGTH=128, takes another example for an "
-        "open axis by its name; repeat for several.",
+        help="Fixes the shape of an input that the model leaves open; names in it, as in x=batch,3,224,224, stay open, "
+        "and axes of one name are equal. As LENGTH=128, takes another example for an open axis by its name; repeat "
+        "for several.",
     )
     return shape(value(opened(takes_choices(command))))
 
@@ -246,10 +250,10 @@ def _read(source: str, shapes: InputChoices, *, dynamic: bool) -> TracedModule:
         try:
             inputs = {item.name for item in read_model(path)[0].graph.input} if by_name else set()
             axes = [name for name, shape in by_name.items() if name and name not in inputs and len(shape) == 1]
-            sizes = {name: by_name[name][0] for name in axes}
+            examples: Any = {name: by_name[name][0] for name in axes}
             fixed = {name: shape for name, shape in by_name.items() if name not in axes}
             shape = fixed[""] if list(fixed) == [""] else fixed or None
-            return onnx.load(path, shape, known, example_sizes=sizes, dynamic=dynamic)
+            return onnx.load(path, shape, known, example_sizes=examples, dynamic=dynamic)
         except OpenShapeError as error:
             sizes = error.shape.replace(" ", "").replace("?", "224") or "1,3,224,224"
             raise FileFormatError(
@@ -281,6 +285,16 @@ def _models_beside(path: Path) -> list[str]:
         return []
 
 
+def _numbers(source: str, shape: Shape) -> list[int]:
+    """The shape of an input of a module. Raises OptionError for a name in it."""
+    if names := [size for size in shape if isinstance(size, str)]:
+        raise OptionError(
+            f"model {source!r}: --input-shape names the axis {names[0]!r}; expected numbers, since a module is traced "
+            "with them: --open-batch opens its batch"
+        )
+    return [size for size in shape if isinstance(size, int)]
+
+
 def _from_function(source: str, shapes: Shapes) -> TracedModule:
     """The function returns a TracedModule, a Module (with --input-shape), or a Module and its example inputs."""
     function = load_function(source)
@@ -296,7 +310,7 @@ def _from_function(source: str, shapes: Shapes) -> TracedModule:
     if not inputs:
         if not shapes:
             raise OptionError(f"model {source!r}: gave no example input; add --input-shape 1,3,224,224")
-        inputs = [Tensor(np.zeros(shape, np.float32)) for shape in shapes.values()]
+        inputs = [Tensor(np.zeros(_numbers(source, shape), np.float32)) for shape in shapes.values()]
     module.eval()
     tensors = [one if isinstance(one, Tensor) else Tensor(np.asarray(one)) for one in inputs]
     return trace_module(module, *tensors)
