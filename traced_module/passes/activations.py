@@ -52,19 +52,20 @@ def _scaled(a: Pattern, b: Pattern, factor: Pattern) -> Pattern:
 
 
 _ERF = call("erf", call("div", _X, _number(2**0.5)) | call("mul", _X, _number(0.5**0.5)))
+_ERFC = call("sub", _number(1.0), call("erf", call("mul", call("neg", _X), _number(0.5**0.5))))
 
 ACTIVATIONS = (
     _named("hswish", _sixth(call("mul", _X, _RAMP))),
     _named("hsigmoid", _sixth(_RAMP)),
     _named("hswish", call("mul", _X, call("hsigmoid", _X))),
     _named("silu", call("mul", _X, call("sigmoid", _X))),
-    _named("gelu", _scaled(_X, call("add", _ERF, _number(1.0)), _number(0.5))),
+    _named("gelu", _scaled(_X, call("add", _ERF, _number(1.0)) | _ERFC, _number(0.5))),
 )
 
 
 def name_activations(graph: InternalGraph) -> bool:
     """`x * sigmoid(x)` becomes silu, `relu6(x + 3) / 6` hsigmoid, `x` times that hswish, `x (1 + erf(x / sqrt(2))) / 2`
-    gelu; True if anything changed.
+    gelu, with `erfc(-x / sqrt(2))` too; True if anything changed.
 
     Float results change by rounding only.
     """

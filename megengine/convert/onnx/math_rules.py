@@ -101,6 +101,12 @@ def modulo(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
     return F.where(other, rest - b if whole else rest + b, rest)
 
 
+@composition("Erfc")
+def erfc(node: OnnxNode, x: Tensor) -> Tensor:
+    """1 - erf(x): no operator of the standard, but Keras's exporter writes it for GELU."""
+    return 1.0 - apply("erf", x)
+
+
 @composition("BitShift")
 def shift(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
     """To the left or to the right."""
