@@ -227,7 +227,11 @@ _UNSEEN = 1 / 1024  # of what the results span: a quarter of a step of 8 bits
 
 
 def where_it_changes(function: Callable[[np.ndarray], np.ndarray], lo: float, hi: float) -> tuple[float, float]:
-    """The part of [lo, hi] beyond which a function keeps its value at the end, but for what 8 bits cannot show."""
+    """The part of [lo, hi] beyond which a function keeps its value at the end, but for what 8 bits cannot show.
+
+    A step of 8 bits more at each end: the zero point, which is rounded, moves the ends by half a step, and all that
+    lies beyond them would get what the function gives there.
+    """
     x = np.linspace(lo, hi, _POINTS, dtype=np.float32)
     with np.errstate(all="ignore"):
         y = function(x).astype(np.float64)
@@ -236,7 +240,8 @@ def where_it_changes(function: Callable[[np.ndarray], np.ndarray], lo: float, hi
     room = (y.max() - y.min()) * _UNSEEN
     first = _last_flat(y, room)
     last = len(y) - 1 - _last_flat(y[::-1], room)
-    return (float(x[first]), float(x[last])) if first < last else (lo, hi)
+    step = float(x[last] - x[first]) / 255
+    return (max(float(x[first]) - step, lo), min(float(x[last]) + step, hi)) if first < last else (lo, hi)
 
 
 def _last_flat(y: np.ndarray, room: float) -> int:

@@ -9,6 +9,8 @@ from megengine.core.dtype import quint8
 from megengine.core.errors import QuantizationError
 from megengine.plan import compile as compile_plan
 from megengine.quantization import QuantConfig, quantize_model, verify
+from megengine.quantization.pipeline.freeze import where_it_changes
+from megengine.quantization.ranges import quantized_dtype, scheme
 from tests.helpers.quant_nets import Builder, run, sqnr
 
 
@@ -87,3 +89,17 @@ def test_layers_that_a_loop_runs_are_named_with_the_way_out():
         quantize_model(load(model), [(data, np.int64(3))])
     rounds = quantize_model(load(model, input_values={"n": 3}), [data])
     assert len(rounds.annotation.weights) == 3
+
+
+def hswish(x):
+    return x * np.clip(x + 3, 0, 6) / 6
+
+
+@pytest.mark.parametrize("highest", np.linspace(4, 40, 19))
+def test_the_lowest_argument_gives_what_all_below_it_give(highest):
+    """Rounding the zero point moves the ends: at -2.86 hswish is half a step of its results away from 0."""
+    lo, hi = where_it_changes(hswish, -14.0, float(highest))
+    dtype = quantized_dtype(lo, hi, scheme("u8_asymmetric"))
+    least = (dtype.qmin - dtype.zero_point) * dtype.only_scale
+    assert -14 < lo < -2.9
+    assert abs(hswish(least)) < 0.3 * (highest + 0.375) / 255
