@@ -71,6 +71,17 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Wrong usage is told as JSON too where the line asks for JSON."""
+        words = [*ctx._protected_args, *ctx.args]
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            if "--json" in words:
+                with suppress(OSError):
+                    _print_json(error, error.format_message())
+            raise
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """The message of an unknown name contains the nearest one."""
         try:
@@ -135,7 +146,11 @@ def _report(error: BaseException, *, as_json: bool, debug: bool) -> None:
         _tell(text)
     with suppress(OSError):
         if as_json:
-            print(json.dumps({"error": {"type": type(error).__name__, "message": text}}, indent=2), flush=True)
+            _print_json(error, text)
+
+
+def _print_json(error: BaseException, text: str) -> None:
+    print(json.dumps({"error": {"type": type(error).__name__, "message": text}}, indent=2), flush=True)
 
 
 def _tell(text: str) -> None:

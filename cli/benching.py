@@ -4,7 +4,7 @@ import click
 import numpy as np
 
 from megengine import plan
-from megengine.cli.app import common
+from megengine.cli.app import common, examples
 from megengine.cli.measuring import interleaved, with_integers
 from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output
@@ -16,7 +16,12 @@ from megengine.core.text import counted
 from megengine.traced_module import TracedModule
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "bench net.onnx q.mgt",
+        "bench net.onnx q.mgt --threads 2 --rounds 100 --json",
+    )
+)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @data_option(required=False)
 @preprocess_option

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from megengine.cli.app import common
+from megengine.cli.app import common, examples
 from megengine.cli.images import recipe_files
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
@@ -28,7 +28,11 @@ from megengine.quantization import Statistics, collect
 from megengine.traced_module import lower
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "calibrate net.onnx --data photos --preprocess imagenet -o net.stats --workers 2",
+    )
+)
 @click.argument("model")
 @data_option(required=True)
 @preprocess_option

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from megengine.cli.app import EXIT_BAD, EXIT_USAGE, common
+from megengine.cli.app import EXIT_BAD, EXIT_USAGE, common, examples
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
@@ -21,7 +21,12 @@ COLOURS |= dict.fromkeys(("changed", "rewired"), "yellow") | dict.fromkeys(("ren
 KINDS = {".svg": "a picture", ".html": "a page", ".json": "all fields", ".txt": "as it is printed"}
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "lint net.onnx",
+        "lint net.tm --json",
+    )
+)
 @click.argument("model")
 @shape_option
 @common
@@ -40,7 +45,11 @@ def lint(model: str, shapes: InputChoices, out: Output) -> None:
         sys.exit(EXIT_BAD)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "diff net.tm fused.tm -o fused.html",
+    )
+)
 @click.argument("old")
 @click.argument("new")
 @path_option("-o", "--output", help=".svg, .html, .json or .txt file to write.")

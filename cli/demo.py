@@ -9,7 +9,7 @@ import click
 
 from megengine import plan
 from megengine.cli import quantizing, report
-from megengine.cli.app import FailedError, common
+from megengine.cli.app import FailedError, common, examples
 from megengine.cli.assets import downloaded
 from megengine.cli.choices import Choice
 from megengine.cli.evaluation import Score, logits_of, score
@@ -58,7 +58,12 @@ class Measured:
         }
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "demo -o demo.html",
+        "demo --network squeezenet1_1 --json",
+    )
+)
 @path_option("-o", "--output", default=Path("demo-out/report.html"), show_default=True, help="The HTML page to write.")
 @click.option("--network", "names", multiple=True, type=Choice(list(NETWORKS)), help="Only this one; repeat.")
 @click.option("--views", type=Choice(["plain", "all"]), default="plain", show_default=True, help="1 or 8 each.")

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from megengine.cli import images, quantizing, records, report
-from megengine.cli.app import common
+from megengine.cli.app import common, examples
 from megengine.cli.choices import Choice
 from megengine.cli.measuring import measured
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
@@ -126,7 +126,13 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     return source
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ptq net.onnx --data photos --preprocess imagenet -o q.mgt --report q.html",
+        "ptq net.onnx --data x.npy -o q.mgt --onnx q.onnx --effort balanced",
+        "ptq net.onnx --plan-only --rule 'op:conv2d=w8a16'",
+    )
+)
 @click.argument("model")
 @data_option(required=False)
 @preprocess_option

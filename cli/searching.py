@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from megengine.cli import frontier, images
-from megengine.cli.app import FailedError, common
+from megengine.cli.app import FailedError, common, examples
 from megengine.cli.choices import Choice
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, kept_after_interrupt
@@ -27,7 +27,11 @@ from megengine.traced_module import lower
 JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a few per cent only
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "search net.onnx --data x.npy -o best.mgt --max-mb 2.5 --min-agreement 0.5",
+    )
+)
 @click.argument("model")
 @data_option(required=True)
 @preprocess_option

@@ -4,7 +4,7 @@ import shlex
 
 import click
 
-from megengine.cli.app import FailedError, common
+from megengine.cli.app import FailedError, common, examples
 from megengine.cli.measuring import verify_line, with_integers
 from megengine.cli.models import InputChoices, load_model, shape_option
 from megengine.cli.output import Output
@@ -13,7 +13,12 @@ from megengine.quantization.checks import require_integers
 from megengine.quantization.checks import verify as check
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "verify q.mgt --data photos",
+        "verify q.mgt --data x.npy --threads 1 --threads 4 --json",
+    )
+)
 @click.argument("model")
 @data_option(required=True)
 @preprocess_option

@@ -1,6 +1,7 @@
 """What messages, examples and documents suggest to type is a command that exists, with options that it takes."""
 
 import ast
+import json
 import re
 import shlex
 from pathlib import Path
@@ -75,6 +76,28 @@ def examples():
 @pytest.mark.parametrize("line", sorted(set(examples())))
 def test_examples_parse(line):
     accepted(shlex.split(line, comments=True))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_an_example_of_the_command(name):
+    assert WORDS.findall(command(name).epilog or "") and set(WORDS.findall(command(name).epilog)) == {name}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "inspect",
+        "inspect a.onnx --graph z",
+        "ptq a.onnx --effort bst",
+        "ptq a.onnx",
+        "convert a.onnx",
+        "inspekt a.onnx",
+    ],
+)
+def test_wrong_usage_is_told_as_json_too(line):
+    done = CliRunner().invoke(group, [*line.split(), "--json"])
+    told = json.loads(done.stdout)["error"]
+    assert done.exit_code == 2 and told["message"] in done.stderr and told["message"]
 
 
 # ---------------------------------------------------------------- suggestions of errors, as they are made
