@@ -76,7 +76,7 @@ def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels
     for source, model in loaded:
         sources.append(data_of(data, preprocess, samples, model, out))
         reader = sources[-1].reader
-        names = labels_of(labels, data, reader) if names is None else names
+        names = labels_of(labels, data) if names is None else names
         compiled = plan.compile(model, threads=threads)
         with out.progress(source, reader.count) as bar:
             rows.append(_logits(compiled, ((batch, bar.step) for batch in reader), source))

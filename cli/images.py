@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from megengine.core.errors import FileFormatError, OptionError, nearest
+from megengine.core.errors import FileFormatError, OptionError, nearest, nearest_file
 from megengine.core.text import counted
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
@@ -200,6 +200,8 @@ def _parsed(value: str) -> Any:
 def _recipe_file(path: Path) -> dict[str, Any]:
     try:
         return _read(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileFormatError(f"recipe {path}: no such file{nearest_file(path)}") from error
     except OSError as error:
         raise FileFormatError(f"recipe {path}: cannot be read ({error.strerror})") from error
     except (FileFormatError, UnicodeError) as error:

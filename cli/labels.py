@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 
 from megengine.cli.images import images_in
-from megengine.cli.readers import Reader, kind_of, reason_of
-from megengine.core.errors import FileFormatError, OptionError
+from megengine.cli.readers import kind_of, reason_of
+from megengine.core.errors import FileFormatError, OptionError, nearest, nearest_file
 from megengine.core.text import counted
 
 FOLDERS = "folders"
 Labels = list[tuple[int, ...]]
 
 
-def labels_of(source: str | None, data: str, reader: Reader) -> Labels:
+def labels_of(source: str | None, data: str) -> Labels:
     """The classes that are right for each sample; none without a source.
 
     Raises:
@@ -26,12 +26,13 @@ def labels_of(source: str | None, data: str, reader: Reader) -> Labels:
         return _of_folders(data)
     path = Path(source)
     if not path.is_file():
-        raise OptionError(f"--labels {source!r}: no such file; expected .npy, .txt, .csv, or the word {FOLDERS}")
+        near = nearest_file(path) or nearest(source, [FOLDERS])
+        raise OptionError(f"--labels {source!r}: no such file{near}; expected .npy, .txt, .csv, or the word {FOLDERS}")
     if path.suffix.lower() == ".npy":
         return _of_array(path)
     if path.suffix.lower() not in (".txt", ".csv"):
         raise OptionError(f"--labels {source!r}: expected .npy, .txt, .csv, or the word {FOLDERS}")
-    return _of_lines(path, data, reader)
+    return _of_lines(path, data)
 
 
 def _of_folders(data: str) -> Labels:
@@ -58,7 +59,7 @@ def _of_array(path: Path) -> Labels:
     return [(int(one),) for one in array]
 
 
-def _of_lines(path: Path, data: str, reader: Reader) -> Labels:
+def _of_lines(path: Path, data: str) -> Labels:
     """Classes line by line, or by the paths of pictures, in the order of the reader."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -81,7 +82,7 @@ def _of_lines(path: Path, data: str, reader: Reader) -> Labels:
     missing = [name for name in pictures if name not in known]
     if missing:
         raise OptionError(
-            f"--labels {path}: no line for {counted(len(missing), 'picture')} of {reader.name!r}; first: {missing[0]!r}"
+            f"--labels {path}: no line for {counted(len(missing), 'picture')} of {data!r}; first: {missing[0]!r}"
         )
     return [known[name] for name in pictures]
 

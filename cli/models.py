@@ -15,7 +15,7 @@ import numpy as np
 from megengine.cli.readers import load_function
 from megengine.convert import onnx
 from megengine.convert.onnx.reading import OpenShapeError, read_model
-from megengine.core.errors import FileFormatError, OptionError, ShapeError, nearest
+from megengine.core.errors import FileFormatError, OptionError, ShapeError, nearest, nearest_file
 from megengine.core.text import counted
 from megengine.module import Module
 from megengine.serialization.mge_file import ADVICE as MGE_ADVICE
@@ -89,7 +89,8 @@ def _known_value(text: str) -> tuple[str, Any]:
         if name:
             return name, np.array(numbers) if "," in value else numbers[0]
     except (ValueError, OSError, EOFError) as error:
-        raise OptionError(f"--input-value {text!r}: {error}; {_VALUES}") from error
+        near = nearest_file(value) if isinstance(error, FileNotFoundError) else ""
+        raise OptionError(f"--input-value {text!r}: {error}{near}; {_VALUES}") from error
     raise OptionError(f"--input-value {text!r}: {_VALUES}")
 
 
@@ -238,14 +239,14 @@ def _read(source: str, shapes: InputChoices, *, dynamic: bool) -> TracedModule:
             "function that builds the network and loads the weights, or export the network as .onnx"
         )
     if suffix not in SUFFIXES:
-        hint = nearest(suffix, SUFFIXES) or nearest(path.name, _models_beside(path))
+        hint = nearest(suffix, SUFFIXES) or nearest_file(path, SUFFIXES)
         if suffix == ".mge":
             raise OptionError(f"model {source!r}: {MGE_ADVICE}")
         if suffix == ".py":
             hint = f"; add the function that gives the model, {source}:FUNCTION"
         raise OptionError(f"model {source!r}: expected {', '.join(SUFFIXES)} or module.py:function{hint}")
     if not path.is_file():
-        raise FileFormatError(f"model {source!r}: no such file{nearest(path.name, _models_beside(path))}")
+        raise FileFormatError(f"model {source!r}: no such file{nearest_file(path, SUFFIXES)}")
     if suffix == ".onnx":
         try:
             inputs = {item.name for item in read_model(path)[0].graph.input} if by_name else set()
@@ -275,14 +276,6 @@ def _in_options(text: str) -> str:
     text = re.sub(r"input_values=\{'([^']*)': \.\.\.\}", r"--input-value \1=...", text)
     text = re.sub(r"example_sizes=\{'([^']*)': \.\.\.\}", r"--input-shape \1=...", text)
     return re.sub(r"\b(input_shapes|example_sizes)\b", "--input-shape", text).replace("input_values", "--input-value")
-
-
-def _models_beside(path: Path) -> list[str]:
-    """Names of the models in the folder of a path."""
-    try:
-        return [one.name for one in path.parent.iterdir() if suffix_of(one) in SUFFIXES]
-    except OSError:
-        return []
 
 
 def _numbers(source: str, shape: Shape) -> list[int]:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from megengine.core import text as text_module
-from megengine.core.errors import MegEngineError, OptionError, WriteError, nearest
+from megengine.core.errors import MegEngineError, OptionError, WriteError, nearest, nearest_file
 from megengine.core.files import put_in_place, temporary_file
 
 WIDTH = 140  # of tables in files and pipes, where COLUMNS says nothing
@@ -183,6 +183,7 @@ def check_folder(target: Path) -> None:
     if target.parent.exists() and not target.parent.is_dir():
         raise OutputError(f"output {target}: {target.parent} is a file, not a folder; choose another path")
     if not target.parent.is_dir():
-        raise OutputError(f"output {target}: the folder {target.parent} does not exist; create it first")
+        near = nearest_file(target.parent)
+        raise OutputError(f"output {target}: the folder {target.parent} does not exist{near}; create it first")
     if target.exists() and not os.access(target, os.W_OK):
         raise OutputError(f"output {target}: the file is write-protected")

@@ -1,7 +1,6 @@
 """`mge-quantize qat`."""
 
 import hashlib
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from megengine.cli import images, records
 from megengine.cli.app import common, examples
 from megengine.cli.choices import Choice
+from megengine.cli.labels import labels_of
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, kept_after_interrupt, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
@@ -239,38 +239,16 @@ def _arrays(reader: Reader) -> list[np.ndarray]:
 
 def _targets(labels: str, data: str, count: int) -> np.ndarray:
     """Labels as int32, one a sample. Raises OptionError or FileFormatError for others."""
-    if labels == "folders":
-        found = np.array(list(_classes(data)), np.int32)
-    else:
-        try:
-            found = np.load(labels) if labels.endswith(".npy") else np.loadtxt(labels, np.int64, ndmin=1)
-        except OSError as error:
-            raise OptionError(f"--labels {labels!r}: cannot be read ({error})") from error
-        except ValueError as error:
-            raise FileFormatError(f"--labels {labels!r}: expected a number a line, or a .npy file ({error})") from error
-        if found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any():
-            raise FileFormatError(
-                f"--labels {labels!r}: {found.dtype} of shape {found.shape}; "
-                "expected whole numbers from 0, one a sample"
-            )
+    found = labels_of(labels, data)
+    several = next((i for i, one in enumerate(found, 1) if len(one) != 1 or one[0] < 0), 0)
+    if several:
+        raise FileFormatError(
+            f"--labels {labels!r}: sample {several} has {found[several - 1]}; expected one class each, from 0"
+        )
     if kind_of(data) == "pictures" and Path(data).is_dir():
         count = min(count, len(images.images_in(Path(data))))  # the last batch may be filled up
     if len(found) != count:
         raise OptionError(
             f"--labels: {counted(len(found), 'label')} for {counted(count, 'sample')}; expected one for each"
         )
-    return found.astype(np.int32)
-
-
-def _classes(data: str) -> Iterator[int]:
-    """The number of each picture's folder, in the order of names."""
-    folder = Path(data)
-    if kind_of(data) != "pictures" or not folder.is_dir():
-        raise OptionError(f"--labels folders: {data!r} is no folder of pictures; give a file of labels")
-    places = [path.relative_to(folder) for path in images.images_in(folder)]
-    alone = [str(place) for place in places if len(place.parts) < 2]
-    if alone:
-        raise OptionError(f"--labels folders: {alone[0]!r} lies in no folder of its class below {data!r}")
-    parents = [place.parts[0] for place in places]
-    names = sorted(set(parents))
-    yield from map(names.index, parents)
+    return np.array(found, np.int32)[:, 0]

@@ -13,7 +13,7 @@ import numpy as np
 
 from megengine.cli.images import PRESETS, SUFFIXES, Recipe, images_in, load
 from megengine.core.dtype import converted, first_changed
-from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, listed, nearest
+from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, listed, nearest, nearest_file
 from megengine.core.sizes import fits
 from megengine.core.text import counted
 from megengine.quantization.ranges import keys_of_inputs, samples_of, shape_remedy, values_in_order
@@ -91,7 +91,7 @@ def kind_of(source: str) -> str:
         return "function"
     if path.exists():
         raise OptionError(f"data {source!r}: expected a folder of pictures, .npy, .npz, or module.py:function")
-    raise OptionError(f"data {source!r}: no such file or folder")
+    raise OptionError(f"data {source!r}: no such file or folder{nearest_file(source)}")
 
 
 def check_batch(batch: Batch, slots: Sequence[Slot], where: str) -> Batch:
@@ -287,7 +287,7 @@ def load_function(source: str) -> Callable[..., Any]:
     file, _, name = source.rpartition(":")
     path = Path(file)
     if not path.is_file():
-        raise OptionError(f"{source!r}: no such file {file!r}")
+        raise OptionError(f"{source!r}: no such file {file!r}{nearest_file(path)}")
     spec = importlib.util.spec_from_file_location(f"mge_user_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise OptionError(f"{path}: not a Python file")

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from megengine.core.errors import nearest
+from megengine.core.errors import nearest, nearest_file
 
 NOT_IN_FILES = ("as_json", "debug", "recipe", "help")
 
@@ -26,7 +26,7 @@ def recipe_option(function: Any) -> Any:
     """`--recipe`: values of options from a file."""
     return click.option(
         "--recipe",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=click.Path(dir_okay=False, path_type=Path),
         is_eager=True,
         expose_value=False,
         callback=_read,
@@ -48,6 +48,8 @@ def settable(command: click.Command) -> dict[str, click.Parameter]:
 def _read(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
     if path is None or ctx.resilient_parsing:
         return
+    if not path.exists():
+        raise click.BadParameter(f"{str(path)!r}: no such file{nearest_file(path)}", ctx, parameter)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:

@@ -7,7 +7,10 @@ which op, node or module path, which argument, what was expected, what was got, 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
+from pathlib import Path
 from pickle import UnpicklingError
 
 from megengine.core.text import counted, one_line, printable
@@ -153,7 +156,7 @@ class CalibrationError(QuantizationError):
     """Calibration data is missing or unusable."""
 
 
-_MAX_NAME = 100
+_MAX_NAME, _MOST_ENTRIES = 100, 2000
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
@@ -165,6 +168,23 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
         return ""
     close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def nearest_file(path: str | os.PathLike[str], suffixes: Collection[str] = ()) -> str:
+    """The hint of `nearest` for a path at which nothing is: what lies beside it, with one of these suffixes if given.
+
+    Where a folder of the path is missing, it names that, and a folder beside it.
+    """
+    path = Path(path)
+    missing = next((one for one in reversed(path.parents) if not one.exists()), None)
+    wanted, kinds = (path, suffixes) if missing is None else (missing, ())
+    try:
+        with os.scandir(wanted.parent) as entries:
+            found = [one.name for one in islice(entries, _MOST_ENTRIES) if missing is None or one.is_dir()]
+    except OSError:
+        found = []
+    hint = nearest(wanted.name, [name for name in found if not kinds or Path(name).suffix.lower() in kinds])
+    return hint if missing is None else f"; there is no folder {str(missing)!r}{hint}"
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from megengine.core import late
 from megengine.core.calls import shown
 from megengine.core.collecting import collect_recent, collection_paused
-from megengine.core.errors import ArgumentError, FileFormatError, MissingFileError, OptionError, nearest
+from megengine.core.errors import ArgumentError, FileFormatError, MissingFileError, OptionError, nearest_file
 from megengine.core.files import replacing
 from megengine.dispatch.refusal import checked
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
@@ -98,8 +98,7 @@ def _opened(path: Path) -> IO[bytes]:
     except FileNotFoundError as exc:
         if isinstance(exc, MissingFileError):
             raise
-        near = nearest(path.name, [p.name for p in path.parent.iterdir()]) if path.parent.is_dir() else ""
-        raise MissingFileError(f"load: there is no file {str(path)!r}{near}") from None
+        raise MissingFileError(f"load: there is no file {str(path)!r}{nearest_file(path)}") from None
 
 
 @checked

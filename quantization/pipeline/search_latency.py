@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import OptionError
+from megengine.core.errors import OptionError, nearest_file
 from megengine.core.files import replacing
 from megengine.core.text import counted
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -84,6 +84,8 @@ class LatencyTable:
         try:
             text = path.read_text(encoding="utf-8-sig")
             objects = json.loads(text) if path.suffix == ".json" else list(csv.DictReader(io.StringIO(text)))
+        except FileNotFoundError:
+            raise OptionError(f"latency table {str(path)!r}: no such file{nearest_file(path)}") from None
         except (OSError, ValueError, csv.Error) as error:
             raise OptionError(f"latency table {str(path)!r} cannot be read: {error}") from error
         if not isinstance(objects, list) or not objects:

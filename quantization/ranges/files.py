@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import CalibrationError, FileFormatError, brief
+from megengine.core.errors import CalibrationError, FileFormatError, brief, nearest_file
 from megengine.core.text import counted
 from megengine.quantization.ranges.averages import KEPT, PARTS
 from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
@@ -81,6 +81,8 @@ class Statistics:
         try:
             with Path(path).open("rb") as file:
                 described, arrays = read_archive(file, str(path), _TEXT)
+        except FileNotFoundError:
+            raise FileFormatError(f"{path}: no such file{nearest_file(path)}") from None
         except OSError as error:
             raise FileFormatError(f"{path}: cannot be read ({error.strerror or error})") from None
         try:

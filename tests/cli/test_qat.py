@@ -239,16 +239,35 @@ def test_resuming_something_else(folder, monkeypatch):
     ("labels", "message"),
     [
         ("short.npy", "--labels: 3 labels for 40 samples; expected one for each"),
-        ("x.npy", "expected whole numbers from 0, one a sample"),
-        ("words.txt", "expected a number a line, or a .npy file"),
-        ("none.npy", "cannot be read"),
-        ("folders", "'x.npy' is no folder of pictures; give a file of labels"),
+        ("x.npy", "expected one whole number for each sample"),
+        ("words.txt", "line 1: 'cat' is no class; expected whole numbers"),
+        ("shor.npy", "no such file; did you mean 'short.npy'?"),
+        ("folders", "data 'x.npy' is no folder of pictures"),
     ],
 )
 def test_wrong_labels(folder, labels, message):
     np.save("short.npy", np.arange(3))
     (folder / "words.txt").write_text("cat\ndog\n")
     assert message in qat(*ARRAYS, "--labels", labels, code=1)
+
+
+def test_labels_of_pictures_by_their_paths(folder):
+    """The file that `evaluate` takes: a path and a class a line, in any order."""
+    pictures = sorted(path.relative_to(folder / "photos").as_posix() for path in (folder / "photos").rglob("*.png"))
+    lines = [f"{name},{int(name.startswith('dark'))}" for name in reversed(pictures)]
+    (folder / "y.csv").write_text("path,class\n" + "\n".join(lines))
+    words = ("--data", "photos", "--preprocess", "mnist,size=8", "--epochs", "1", "--json", "-o")
+    by_path = json.loads(qat(*words, "a.mgt", "--labels", "y.csv"))
+    by_folder = json.loads(qat(*words, "b.mgt", "--labels", "folders"))
+    assert by_path["epochs"] == by_folder["epochs"]
+    (folder / "y.csv").write_text("\n".join(lines[1:]))
+    assert f"no line for 1 picture of 'photos'; first: '{pictures[-1]}'" in qat(
+        *words[:-2], "-o", "a.mgt", "--labels", "y.csv", code=1
+    )
+    (folder / "y.csv").write_text("\n".join(f"{line} 3" for line in lines))
+    assert "sample 1 has (0, 3); expected one class each" in qat(
+        *words[:-2], "-o", "a.mgt", "--labels", "y.csv", code=1
+    )
 
 
 def test_fewer_labels_than_pictures(folder):
@@ -260,7 +279,7 @@ def test_fewer_labels_than_pictures(folder):
 def test_pictures_without_a_folder_of_their_class(folder):
     (folder / "photos" / "dark").rename(folder / "few")
     words = ("--data", "few", "--preprocess", "mnist,size=8", "--labels", "folders", "-o", "q.mgt")
-    assert "lies in no folder of its class below 'few'" in qat(*words, code=1)
+    assert "lies in 'few' itself; expected a folder for each class" in qat(*words, code=1)
 
 
 def test_data_without_samples(folder):

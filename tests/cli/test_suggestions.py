@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from onnx import numpy_helper
 
 from megengine.cli.app import COMMANDS, group
+from megengine.core.errors import nearest_file
 from megengine.traced_module.formats import native
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -238,3 +239,41 @@ def test_stored_graphs_keep_their_shapes(call, switched, words):
 def test_only_inputs_of_onnx_files_are_fixed(call):
     code, line = call("inspect", "net.py:build", "--input-shape", "1,3,8,8", "--input-value", "x=1")
     assert code == 1 and "expected an .onnx file" in line
+
+
+MISSING = [
+    ("inspect", "nett.onnx"),
+    ("inspect", "nett.py:build"),
+    ("edit", "net.onnx", "-o", "e.onnx", "--log", "edit.log"),
+    ("ptq", "net.onnx", "-o", "q.mgt", "--data", "dataa.npy"),
+    ("ptq", "net.onnx", "-o", "q.mgt", "--data", "fotos/x.npy"),
+    ("ptq", "net.onnx", "-o", "q.mgt", "--data", "data.npy", "--statistics", "ne.stats"),
+    ("ptq", "net.onnx", "-o", "q.mgt", "--data", "photos", "--preprocess", "reciep.json"),
+    ("ptq", "net.onnx", "-o", "outs/q.mgt", "--data", "data.npy"),
+    ("evaluate", "net.onnx", "--data", "data.npy", "--labels", "lables.txt"),
+    ("qat", "net.onnx", "--data", "data.npy", "-o", "q.mgt", "--labels", "lables.txt"),
+    ("search", "net.onnx", "--data", "data.npy", "-o", "q.mgt", "--max-mb", "1", "--latency-table", "tims.csv"),
+    ("lint", "net.onnx", "--recipe", "run.tml"),
+    ("inspect", "net.onnx", "--input-value", "x=dat.npy"),
+]
+
+
+@pytest.mark.parametrize("words", MISSING, ids=[" ".join(words) for words in MISSING])
+def test_a_path_without_a_file_has_the_nearest(call, words):
+    for name in ("edits.log", "net.stats", "recipe.json", "labels.txt", "times.csv", "run.toml"):
+        Path(name).touch()
+    for name in ("photos", "out"):
+        Path(name).mkdir()
+    code, line = call(*words)
+    (near,) = re.findall(r"did you mean '([^']+)'\?", line)
+    assert code in (1, 2) and Path(near).exists(), line
+
+
+def test_the_nearest_of_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "photos").mkdir(parents=True)
+    (tmp_path / "data" / "net.onnx").touch()
+    assert nearest_file("data/nett.onnx") == nearest_file(tmp_path / "data" / "nt.onnx") == "; did you mean 'net.onnx'?"
+    assert nearest_file("data/net.onn", (".tm",)) == nearest_file("data/zzz") == nearest_file("") == ""
+    assert nearest_file("dta/photos/a.png") == "; there is no folder 'dta'; did you mean 'data'?"
+    assert nearest_file("data/net.onnx/x") == "" and nearest_file("data/" + "n" * 300) == ""

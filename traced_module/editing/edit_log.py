@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import FileFormatError, GraphError, MegEngineError, brief
+from megengine.core.errors import FileFormatError, GraphError, MegEngineError, brief, nearest_file
 from megengine.traced_module.editing.edit_records import EditStep
 from megengine.traced_module.editing.edit_replay import Replay
 from megengine.traced_module.formats.archives import read_archive, write_archive
@@ -85,7 +85,8 @@ class EditLog:
             with path.open("rb") as file:
                 described, arrays = read_archive(file, str(path), LOG)
         except OSError as error:
-            reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+            absent = isinstance(error, FileNotFoundError)
+            reason = f"no such file{nearest_file(path)}" if absent else f"cannot be read ({error.strerror})"
             raise FileFormatError(f"{path}: {reason}") from None
         try:
             if not isinstance(described, dict) or described.get("format") != FORMAT:

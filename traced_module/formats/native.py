@@ -18,7 +18,7 @@ import numpy as np
 
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.dtype import QuantizedDType, bfloat16
-from megengine.core.errors import FileFormatError, MegEngineError, brief
+from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest_file
 from megengine.core.sizes import OpenSize
 from megengine.kernels.cuda.placing import host
 from megengine.serialization.arrays import packed
@@ -88,7 +88,8 @@ def load(path: str | Path, *, allow: Sequence[type] = ()) -> TracedModule:
         with path.open("rb") as file:
             return read(file, str(path), allow=allow)
     except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        absent = isinstance(error, FileNotFoundError)
+        reason = f"no such file{nearest_file(path)}" if absent else f"cannot be read ({error.strerror})"
         raise FileFormatError(f"{path}: {reason}") from None
 
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.core.dtype import as_dtype, storage_of
-from megengine.core.errors import DTypeError, FileFormatError, OptionError, brief
+from megengine.core.errors import DTypeError, FileFormatError, OptionError, brief, nearest_file
 from megengine.core.text import counted
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _content(path: Path) -> bytes:
             )
         return path.read_bytes()
     except FileNotFoundError:
-        raise FileFormatError(f"{path}: no such file") from None
+        raise FileFormatError(f"{path}: no such file{nearest_file(path)}") from None
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be read ({error.strerror})") from error
 
