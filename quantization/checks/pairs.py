@@ -16,8 +16,12 @@ from megengine.traced_module import interpret
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import STAND_INS
+from megengine.traced_module.ir.node import TensorNode
 
 _ALSO = ("", *STAND_INS)  # what stands for a value in a quantized network
+_AFFINE = {"batch_norm", "add", "sub", "mul", "div"}
+_FOLDS = {"fold_batch_norm", "fold_affine"}
+_CONVERSIONS = {"quantize", "dequantize"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +132,49 @@ def _real(value: Tensor) -> np.ndarray:
 
 
 def _pairs(first: InternalGraph, second: InternalGraph) -> dict[str, str]:
-    """Names of computed float or integer values in the first network, each with its name in the second."""
+    """Names of computed float or integer values in the first network, each with its name in the second.
+
+    A layer into which a batch norm or a factor was folded keeps its name; its result is that of what was folded.
+    """
     found = {}
     for expr in first.exprs():
         for node in expr.outputs if isinstance(expr, Apply) else ():
             real = isinstance(node.spec.dtype, QuantizedDType) or is_float(node.spec.dtype)
-            base = node.name.removesuffix("_int")
-            names = [base + more for more in _ALSO if base + more in second.names]
-            computed = [n for n in names if not isinstance(second.node(n).expr, Constant)]
-            if real and computed:
-                found[node.name] = computed[-1]
+            partner = _namesake(node, second)
+            if not real or partner is None:
+                continue
+            if _folded(partner) > _folded(node):
+                node = _behind_folded(node, second)
+            elif _folded(node) > _folded(partner):
+                partner = _behind_folded(partner, first)
+            found[node.name] = partner.name
     return found
+
+
+def _namesake(node: TensorNode, graph: InternalGraph) -> TensorNode | None:
+    """The computed value that has a node's name in another network, or stands for it there."""
+    base = node.name.removesuffix("_int")
+    names = [base + more for more in _ALSO if base + more in graph.names]
+    nodes = [one for one in map(graph.node, names) if not isinstance(one.expr, Constant)]
+    return nodes[-1] if nodes else None
+
+
+def _folded(node: TensorNode) -> int:
+    """How many passes folded something into the layer that a value comes from."""
+    expr: Any = node.expr
+    while isinstance(expr, Apply) and expr.op in _CONVERSIONS:
+        expr = expr.inputs[0].expr
+    return len(_FOLDS & {*expr.meta.get("passes", ())}) if isinstance(expr, Apply) else 0
+
+
+def _behind_folded(node: TensorNode, other: InternalGraph) -> TensorNode:
+    """The value behind the arithmetic with constants that follows a layer here, and that another network has not."""
+    while len(node.users) == 1 and isinstance(user := node.users[0], Apply) and user.op in _AFFINE:
+        constant = all(one is node or isinstance(one.expr, Constant) for one in user.inputs)
+        if not constant or _namesake(user.outputs[0], other) is not None:
+            break
+        node = user.outputs[0]
+    return node
 
 
 def _report(graph: InternalGraph, name: str, other: str, one: Agreement) -> ValuePair:

@@ -8,6 +8,7 @@ for one reader is exchanged for all of them.
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -114,7 +115,26 @@ Renaming = list[tuple[TensorNode, str]]  # new values, and the names of those wh
 
 
 def take_names(graph: InternalGraph, renaming: Renaming) -> None:
-    """Let new values be called as those that they replaced, where these are gone now and the new ones are not."""
-    for node, name in renaming:
-        if graph.names.get(name) is None and graph.names.get(node.name) is node:
-            graph.rename(node, name)
+    """Let new values be called as those that they replaced, where these are gone now and the new ones are not.
+
+    A new value may have for now the name that another one shall have: each is renamed when its name is free, and of a
+    circle one gives way.
+    """
+    names = graph.names
+    waiting = {name: node for node, name in reversed(renaming) if names.get(node.name) is node}
+    free = deque(name for name in waiting if names.get(name) is None)
+    while waiting:
+        while free:
+            name = free.popleft()
+            if (node := waiting.pop(name, None)) is not None and names.get(name) is None:
+                free.append(node.name)
+                graph.rename(node, name)
+        moving = {id(node) for node in waiting.values()}
+        circle = next((name for name in waiting if id(names.get(name)) in moving), None)
+        if circle is None:
+            return
+        node, holder = waiting.pop(circle), names.get(circle)
+        if holder is not node:
+            waiting[circle] = node
+            graph.rename(holder, names.unique(circle))
+            free.append(circle)
