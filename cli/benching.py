@@ -45,10 +45,13 @@ def bench(
     if preprocess is not None and data is None:
         raise OptionError("--preprocess: there is no --data to prepare; give both, or none for random input")
     runs, plans = {}, {}
-    for source, loaded in zip(models, load_models(models, shapes), strict=True):
+    named = dict(zip(models, load_models(models, shapes), strict=True))
+    for source, loaded in named.items():
         model = with_integers(loaded, out)
         plans[source] = plan.compile(model, threads=threads)
-        inputs = random_inputs(model) if data is None else _first(data_of(data, preprocess, 1, model, out).reader)
+        inputs = (
+            random_inputs(model) if data is None else _first(data_of(data, preprocess, 1, model, out, named).reader)
+        )
         runs[source] = lambda p=plans[source], xs=inputs: p(*xs)
     medians = interleaved(runs, rounds=rounds)
     first = medians[models[0]]

@@ -74,7 +74,7 @@ def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels
     loaded, names = [*zip(models, load_models(models, shapes), strict=True)], None
     sources: list[Data] = []
     for source, model in loaded:
-        sources.append(data_of(data, preprocess, samples, model, out))
+        sources.append(data_of(data, preprocess, samples, model, out, dict(loaded)))
         reader = sources[-1].reader
         names = labels_of(labels, data) if names is None else names
         compiled = plan.compile(model, threads=threads)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from megengine.core.errors import FileFormatError, OptionError, nearest, nearest_file
+from megengine.core.sizes import is_open
 from megengine.core.text import counted
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
@@ -141,22 +143,30 @@ def recipe(text: str, shape: tuple[int, ...] | None = None) -> Recipe:
         key, equals, value = change.partition("=")
         if not equals:
             raise OptionError(f"preprocessing: {change!r} is not key=value")
-        stated[key] = _parsed(value)
+        stated[key] = _parsed(re.sub(r"(?<=\d)x(?=\d)", ",", value) if key == "size" else value)
     if missing := [key for key in ("mean", "std") if key not in base | stated]:
         raise OptionError(
             f"preprocessing: {text!r} names no preset, so it must state mean and std; missing: {', '.join(missing)}"
         )
-    return _recipe_from(base | _form_of(shape) | stated, "preprocessing")
+    form = _form_of(shape)
+    if "layout" in form and not {"size"} & {*form, *stated}:
+        raise OptionError(
+            f"preprocessing: {text!r} states no size, and the network takes pictures of any, {shape}; add size=HxW, "
+            f"for example --preprocess {text},size={'x'.join(map(str, base.get('size', (224, 224))))}"
+        )
+    return _recipe_from(base | form | stated, "preprocessing")
 
 
 def _form_of(shape: tuple[int, ...] | None) -> dict[str, Any]:
-    """Size and layout of an input that takes pictures. Raises OptionError if no axis has 1 or 3 channels."""
+    """Size, unless it is open, and layout of an input that takes pictures.
+
+    Raises OptionError if no axis has 1 or 3 channels.
+    """
     if shape is None:
         return {}
-    if len(shape) == 4 and shape[1] in CHANNELS:
-        return {"size": shape[2:], "layout": "NCHW"}
-    if len(shape) == 4 and shape[3] in CHANNELS:
-        return {"size": shape[1:3], "layout": "NHWC"}
+    for layout, channels, size in (("NCHW", 1, shape[2:]), ("NHWC", 3, shape[1:3])):
+        if len(shape) == 4 and shape[channels] in CHANNELS:
+            return {"layout": layout, **({} if any(map(is_open, size)) else {"size": size})}
     raise OptionError(f"pictures have 1 or 3 channels, the network's input is {shape}; give .npy or .npz data")
 
 

@@ -50,7 +50,7 @@ def compare(
     with ExitStack() as stack:
         page = None if report_path is None else stack.enter_context(output_file(report_path))
         models = load_models((first, second), shapes)
-        source = data_of(data, preprocess, samples or 8, models[0], out)
+        source = data_of(data, preprocess, samples or 8, models[0], out, {second: models[1]})
         with out.progress("compare", source.reader.count) as bar:
             found = compare_values(models[0].graph, models[1].graph, source.reader, progress=bar.show)
         runs, line = pages.runs_of(zip((first, second), models, strict=True)), headline(found)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -103,19 +104,23 @@ class Data:
         return "" if self.how is None else f"prepared as {self.origin} says: {self.how}"
 
 
-def data_of(data: str, preprocess: str | None, samples: int | None, model: TracedModule, out: Output) -> Data:
+def data_of(data: str, preprocess: str | None, samples: int | None, model: TracedModule, out: Output,
+            others: Mapping[str, TracedModule] = MappingProxyType({})) -> Data:  # fmt: skip
     """The data source for a model's inputs; prints the recipe of pictures, of `--preprocess` or else of the model.
 
-    Pictures take the size of the network's input unless `--preprocess` sets one. Raises OptionError for pictures
-    without a recipe and for a recipe beside other data.
+    A model that stores none takes that of the first of `others`, by name, that does. Pictures take the size of the
+    network's input unless `--preprocess` sets one. Raises OptionError for pictures without a recipe and for a
+    recipe beside other data.
     """
     rows = (1,) if takes_rows(model.graph) else ()  # of an open batch: each of them is a sample
     specs = [(node.name, node.spec) for node in model.graph.inputs]
     slots = [Slot(name, (*rows, *spec.shape[len(rows) :]), spec.dtype, spec.shape) for name, spec in specs]
     pictured = kind_of(data) == "pictures"
     shape = slots[0].shape if len(slots) == 1 and len(slots[0].shape) == 4 else None
-    stored = images.from_metadata(model.graph.metadata, shape) if pictured and shape else None
-    how, origin = stored, "the model"
+    of_models = {"the model": model, **others} if pictured and shape else {}
+    recipes = ((name, images.from_metadata(one.graph.metadata, shape)) for name, one in of_models.items())
+    origin, how = next((found for found in recipes if found[1] is not None), ("the model", None))
+    stored = how if origin == "the model" else None
     if preprocess is not None:
         how, origin = images.recipe(preprocess, shape if pictured else None), "--preprocess"
     source = Data(open_reader(data, slots, how=how, limit=samples), how, origin)

@@ -252,3 +252,8 @@ def test_wrong_recipe_files(tmp_path):
     path.write_text("[1]")
     with pytest.raises(FileFormatError, match="expected a JSON object"):
         recipe(str(path))
+
+
+@pytest.mark.parametrize("text", ["tf,size=48x192", "tf,size=48,192", "tf,size=(48,192)"])
+def test_height_and_width_are_written_as_they_are_shown(text):
+    assert recipe(text).size == (48, 192) and str(recipe(text)).startswith("48x192 ")

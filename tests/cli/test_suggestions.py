@@ -13,6 +13,7 @@ import onnx.parser
 import pytest
 from click.testing import CliRunner
 from onnx import numpy_helper
+from PIL import Image
 
 from megengine.cli.app import COMMANDS, group
 from megengine.core.errors import nearest_file
@@ -111,6 +112,14 @@ def call(model, little, tmp_path, monkeypatch):
     made = little()
     made.graph.input[0].type.tensor_type.ClearField("shape")
     onnx.save(made, tmp_path / "no shape.onnx")
+    made = little()
+    for axis, name in ((2, "height"), (3, "width")):
+        made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    onnx.save(made, tmp_path / "open.onnx")
+    (tmp_path / "pictures").mkdir()
+    for i in range(3):
+        pixels = np.random.default_rng(i).integers(0, 256, (20, 30, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "pictures" / f"{i}.png")
     (tmp_path / "net.py").write_text("import megengine.module as M\ndef build(): return M.Conv2d(3, 4, 3)\n")
     np.save("data.npy", np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32))
 
@@ -126,6 +135,7 @@ ADDED = [
     (("draw", "no shape.onnx", "-o", "a.svg"), r"for example with (--input-shape \S+)$"),
     (("edit", "net.onnx", "-o", "net.onnx"), r"or add (--overwrite)$"),
     (("ptq", "net.onnx", "--data", "data.npy", "-o", "net.onnx"), r"or add (--overwrite)$"),
+    (("ptq", "open.onnx", "--data", "pictures", "--preprocess", "tf", "-o", "q.mgt"), r"example (--preprocess \S+)$"),
 ]
 
 
@@ -135,6 +145,23 @@ def test_an_option_that_an_error_advises_mends_it(call, words, pattern):
     found = re.search(pattern, line)
     assert code == 1 and found, line
     assert call(*words, *shlex.split(found[1])) == (0, "")
+
+
+def test_models_without_a_recipe_take_that_of_the_others(call):
+    """And a network of any size the size of the pictures that calibrated it."""
+    words = ("--preprocess", "unit,size=12x16,resize=stretch")
+    assert call("ptq", "open.onnx", "--data", "pictures", *words, "-o", "q.mgt", "--onnx", "q.onnx") == (0, "")
+    for verb in ("evaluate", "compare", "bench"):
+        for pair in (("open.onnx", "q.mgt"), ("q.onnx", "open.onnx")):
+            done = CliRunner().invoke(group, [verb, *pair, "--data", "pictures"])
+            assert (
+                done.exit_code == 0
+                and f"prepared as {'q.mgt' if pair[1] == 'q.mgt' else 'the model'} says: 12x16" in (done.stdout)
+            ), (verb, done.output)
+    assert call("verify", "q.mgt", "--data", "pictures") == (0, "")
+    assert "12x16 stretch" in CliRunner().invoke(group, ["inspect", "q.mgt"]).stdout
+    code, line = call("evaluate", "open.onnx", "net.onnx", "--data", "pictures")
+    assert code == 1 and "the model stores none" in line
 
 
 def test_a_command_that_an_error_advises_is_one(call):
