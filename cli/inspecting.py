@@ -15,7 +15,7 @@ from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.parts import part_at
-from megengine.core.errors import MegEngineError, OptionError, nearest
+from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
 from megengine.core.sizes import is_open
 from megengine.core.text import counted, in_bytes
 from megengine.traced_module import InternalGraph, TracedModule, lower
@@ -210,5 +210,9 @@ def _drawn(source: TracedModule | InternalGraph, depth: int | None, suffix: str,
     if suffix == ".pdf" or engine not in (None, "own"):
         return dot.rendered(graph, suffix[1:], engine=engine or "dot", depth=depth)
     if suffix == ".png":
-        return drawing.to_png(graph, depth=depth)
+        try:
+            return drawing.to_png(graph, depth=depth)
+        except GraphError as error:
+            text = str(error).replace("depth=1", "--depth 1").replace("one module", "one module (--module)")
+            raise GraphError(text.removeprefix("to_png: ")) from error
     return drawing.to_svg(graph, depth=depth).encode()

@@ -138,7 +138,11 @@ def _table(given: Path | None, written: Path | None) -> LatencyTable | None:
 
 
 def _budget(options: dict[str, Any]) -> Budget:
-    """The budgets among the options, which are taken out of them."""
+    """The budgets among the options, which are taken out of them. Raises click.UsageError if there is none."""
+    names = ("max_mb", "max_latency", "min_agreement", "min_sqnr")
+    if all(options[name] is None for name in names):
+        words = " or ".join(f"--{name.replace('_', '-')}" for name in names)
+        raise click.UsageError(f"Missing a budget: {words}.")
     most = options.pop("max_mb")
     limits = {"latency": options.pop("max_latency"), "agreement": options.pop("min_agreement")}
     return Budget(bytes=None if most is None else int(most * 1e6), sqnr_db=options.pop("min_sqnr"), **limits)

@@ -173,6 +173,11 @@ def test_a_command_that_an_error_advises_is_one(call):
     assert call(*words) == (0, "") and call("verify", "q.mgt", "--data", "data.npy")[0] == 0
 
 
+def test_a_search_without_a_budget_names_the_options(call):
+    code, line = call("search", "net.onnx", "--data", "data.npy", "-o", "q.mgt")
+    assert code == 2 and set(FLAG.findall(line.splitlines()[-1])) < options("search"), line
+
+
 def test_shapes_are_spoken_of_as_options(call):
     code, line = call("inspect", "net.onnx", "--input-shape", "y=1,3,16,16")
     assert code == 1 and "--input-shape: no input 'y'" in line and "input_shapes" not in line

@@ -153,6 +153,23 @@ def test_png_is_the_picture_and_text_shows_without_system_fonts(monkeypatch):
     assert bare[box].min() < 90 and abs(float(bare[box].mean()) - float(made[box].mean())) < 12
 
 
+def test_large_pictures_are_drawn_smaller():
+    from PIL import Image
+
+    g = InternalGraph("long")
+    x = add_input(g, "x", TensorSpec((4,), np.dtype(np.float32)))
+    for _ in range(330):
+        x = g.apply("relu", x)
+    set_outputs(g, [x])
+    root = ET.fromstring(to_svg(g))
+    height = int(root.get("height"))
+    assert 16_000 < height < 64_000  # too high at two pixels for one
+    made = Image.open(io.BytesIO(to_png(g)))
+    assert 31_000 < made.height <= 32_000
+    with pytest.raises(GraphError, match=r"open fewer levels \(depth=1\), draw one module, or write SVG"):
+        to_png(g, scale=2)
+
+
 def test_png_without_its_package_and_of_too_many_pixels(monkeypatch):
     with pytest.raises(GraphError, match=r"to_png: the picture would have .* pixels, expected at most 32,000 each way"):
         to_png(diamond(), scale=1000)

@@ -7,6 +7,7 @@ come from files: everything is escaped.
 from __future__ import annotations
 
 import io
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -38,6 +39,7 @@ from megengine.traced_module.pictures.hierarchy import Item, Sheet, levels, resu
 from megengine.traced_module.pictures.texts import shortened
 
 HEAD, LEGEND, MOST_PIXELS, LONGEST_SIDE = 28, 34, 100_000_000, 32_000
+SMALLEST_SCALE = 0.5  # at which names can still be read
 MOST_BOXES = 120  # in a picture of a notebook
 GAP_X, GAP_Y, MARGIN = 26, 26, 14
 EDGE, INK, RESULT, OPEN = "#8a94a6", "#5b6576", "#b42318", "#f2f4f8"
@@ -78,18 +80,23 @@ def _boxes(sheet: Sheet, depth: int) -> int:
     return sum(1 if item.inside is None or depth == 0 else 1 + _boxes(item.inside, depth - 1) for item in sheet.items)
 
 
-def to_png(graph: InternalGraph, *, depth: int | None = None, scale: float = 2.0) -> bytes:
+def to_png(graph: InternalGraph, *, depth: int | None = None, scale: float | None = None) -> bytes:
     """The picture of `to_svg` as a PNG file; `scale` pixels for each of the SVG's.
+
+    By default the scale is 2, or for large pictures as much less as they need, down to a half.
 
     Raises:
         GraphError: the package resvg_py is not installed, or the picture would be too large.
     """
     width, height, text = _drawn(graph, depth)
+    if scale is None:
+        room = min(LONGEST_SIDE / max(width, height), (MOST_PIXELS / (width * height)) ** 0.5)
+        scale = min(2.0, max(SMALLEST_SCALE, math.floor(room * 100) / 100))
     if max(width, height) * scale > LONGEST_SIDE or width * height * scale * scale > MOST_PIXELS:
         raise GraphError(
             f"to_png: the picture would have {width * scale:,.0f} x {height * scale:,.0f} pixels, expected at most "
-            f"{LONGEST_SIDE:,} each way and {MOST_PIXELS:,} in all; open fewer levels (depth=1), take a smaller scale, "
-            "or write SVG"
+            f"{LONGEST_SIDE:,} each way and {MOST_PIXELS:,} in all; open fewer levels (depth=1), draw one module, or "
+            "write SVG"
         )
     try:
         import resvg_py
