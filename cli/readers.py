@@ -1,6 +1,7 @@
 """Calibration and evaluation data for the command, streamed: a folder of pictures, .npy / .npz, module.py:function."""
 
 import importlib.util
+import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -187,7 +188,11 @@ def _rows_of_sample(array: np.ndarray, slot: Slot) -> int | None:
 def reason_of(error: Exception) -> str:
     """Why NumPy reads no array from a file; its advice to unpickle what is no array is left out."""
     text = str(error)
-    return "it holds no array of numbers; write it with numpy.save" if "allow_pickle" in text else text[:200]
+    return (
+        "it holds no array of numbers; write it with numpy.save"
+        if re.search("allow_pickle|objects", text)
+        else text[:200]
+    )
 
 
 def _npy(path: Path) -> list[np.ndarray]:

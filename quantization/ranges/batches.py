@@ -108,6 +108,15 @@ def shape_remedy(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
         return "add the axis of the batch: array[None]"
     if shape[1:] == expected[1:]:
         return f"the network takes {counted(expected[0], 'sample')} at once: give batches of that size"
+    if len(shape) == len(expected) > 2:
+        for what, moved, move in (
+            ("last", (shape[0], shape[-1], *shape[1:-1]), "-1, 1"),
+            ("second", (shape[0], *shape[2:], shape[1]), "1, -1"),
+        ):
+            if fits(moved, expected):
+                return f"the channels are its {what} axis: give numpy.moveaxis(array, {move})"
+    if len(expected) > 2 and fits(shape[1:], expected[2:]) and len(shape) == len(expected) - 1:
+        return "the first axis of an array counts samples: if it holds one, give array[None]"
     return "scale, crop or reshape the data, or trace the network with the shape that the data has"
 
 

@@ -275,3 +275,18 @@ def test_numbers_that_the_input_does_not_hold(tmp_path, value, wanted, message):
     reader = open_reader(str(tmp_path / "x.npy"), slots((1, 2), dtype=wanted))
     with pytest.raises(DTypeError, match=rf"batch 0: {message}; expected {np.dtype(wanted)} \(1, 2\) of input 'x0'"):
         list(reader)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"), [((5, 6, 7, 3), (1, 3, 6, 7)), ((5, 3, 6, 7), (1, 6, 7, 3)), ((3, 6, 7), (1, 3, 6, 7))]
+)
+def test_the_advice_about_a_shape_works(tmp_path, given, wanted):
+    """It was to reshape, which mixes what lies in other axes without an error."""
+    array = np.random.default_rng(0).standard_normal(given).astype(np.float32)
+    np.save(tmp_path / "x.npy", array)
+    with pytest.raises(ShapeError, match="give ") as caught:
+        list(open_reader(str(tmp_path / "x.npy"), slots(wanted)))
+    advice = str(caught.value).partition("give ")[2].removesuffix(")")
+    np.save(tmp_path / "x.npy", eval(advice, {"numpy": np, "array": array}))
+    got = list(open_reader(str(tmp_path / "x.npy"), slots(wanted)))
+    assert len(got) == (5 if len(given) == 4 else 1) and got[0][0].shape == wanted
