@@ -9,6 +9,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.errors import ShapeError, listed
 from megengine.dispatch import apply
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.checks.analysis import Agreement, finite, same_places
 from megengine.quantization.ranges import Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
@@ -17,9 +18,9 @@ from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import STAND_INS
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.passes.affine_maps import form_of
 
 _ALSO = ("", *STAND_INS)  # what stands for a value in a quantized network
-_AFFINE = {"batch_norm", "add", "sub", "mul", "div"}
 _FOLDS = {"fold_batch_norm", "fold_affine"}
 _CONVERSIONS = {"quantize", "dequantize"}
 
@@ -76,6 +77,7 @@ class Comparison:
         return finite({**asdict(self), "steepest": None if self.steepest is None else self.steepest.name})
 
 
+@kinds_named
 def compare_values(
     first: InternalGraph, second: InternalGraph, batches: Iterable[Any], *, progress: Progress | None = None
 ) -> Comparison:
@@ -169,9 +171,8 @@ def _folded(node: TensorNode) -> int:
 
 def _behind_folded(node: TensorNode, other: InternalGraph) -> TensorNode:
     """The value behind the arithmetic with constants that follows a layer here, and that another network has not."""
-    while len(node.users) == 1 and isinstance(user := node.users[0], Apply) and user.op in _AFFINE:
-        constant = all(one is node or isinstance(one.expr, Constant) for one in user.inputs)
-        if not constant or _namesake(user.outputs[0], other) is not None:
+    while len(node.users) == 1 and (form := form_of(user := node.users[0])) is not None and form.x is node:
+        if _namesake(user.outputs[0], other) is not None:
             break
         node = user.outputs[0]
     return node
