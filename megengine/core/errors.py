@@ -10,7 +10,6 @@ import difflib
 import os
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from pathlib import Path
 from pickle import UnpicklingError
 
 from megengine.core.text import counted, one_line, printable
@@ -175,16 +174,18 @@ def nearest_file(path: str | os.PathLike[str], suffixes: Collection[str] = ()) -
 
     Where a folder of the path is missing, it names that, and a folder beside it.
     """
-    path = Path(path)
-    missing = next((one for one in reversed(path.parents) if not one.exists()), None)
-    wanted, kinds = (path, suffixes) if missing is None else (missing, ())
+    wanted, parent = os.fspath(path), os.path.dirname(path)
+    while parent and not os.path.exists(parent):
+        wanted, parent = parent, os.path.dirname(parent)
+    inside = wanted != os.fspath(path)  # of a folder that is not there
     try:
-        with os.scandir(wanted.parent) as entries:
-            found = [one.name for one in islice(entries, _MOST_ENTRIES) if missing is None or one.is_dir()]
+        with os.scandir(parent or ".") as entries:
+            found = [one.name for one in islice(entries, _MOST_ENTRIES) if not inside or one.is_dir()]
     except OSError:
         found = []
-    hint = nearest(wanted.name, [name for name in found if not kinds or Path(name).suffix.lower() in kinds])
-    return hint if missing is None else f"; there is no folder {str(missing)!r}{hint}"
+    kinds = () if inside else suffixes
+    hint = nearest(os.path.basename(wanted), [n for n in found if not kinds or os.path.splitext(n)[1].lower() in kinds])
+    return f"; there is no folder {wanted!r}{hint}" if inside else hint
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:

@@ -136,7 +136,7 @@ def test_a_table_stands_for_measuring(net, tmp_path):
         ("a.json", "[3]", "row 1: no op, shape, bits, ms"),
         ("a.json", "{}", "no rows; expected columns"),
         ("a.json", "[", "cannot be read"),
-        ("gone.csv", None, "cannot be read"),
+        ("gone.csv", None, "no such file"),
     ],
 )
 def test_tables_that_are_none(tmp_path, name, text, said):
