@@ -14,6 +14,7 @@ from megengine.core.pytree import flatten
 from megengine.core.sizes import at
 from megengine.core.text import counted, one_line
 from megengine.dispatch import apply
+from megengine.dispatch.refusal import kinds_named
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
@@ -62,6 +63,7 @@ def _as_input(node: TensorNode, x: Any) -> Tensor:
     return Tensor._wrap(exact.astype(node.dtype))
 
 
+@kinds_named
 def interpret(
     graph: InternalGraph,
     inputs: Sequence[Any],

@@ -10,6 +10,7 @@ from typing import Any
 
 from megengine.core.errors import OptionError
 from megengine.core.notebook import html_table, html_text
+from megengine.dispatch.refusal import kinds_named
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.provenance import module_path
@@ -84,6 +85,7 @@ class Profile:
         return self.to_text(terminal_width())
 
 
+@kinds_named
 def profile(traced: TracedModule, *args: Any, runs: int = 5, **kwargs: Any) -> Profile:
     """Run a traced module expression by expression and measure each, those of submodules too.
 

@@ -10,6 +10,7 @@ from megengine.core.collecting import collection_paused
 from megengine.core.errors import ArgumentError, GraphError
 from megengine.core.pytree import flatten_as, unflatten
 from megengine.core.text import counted
+from megengine.dispatch.refusal import kinds_named
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.attaching import own_history
@@ -180,6 +181,7 @@ class TracedModule(GraphOwner):
             return unflatten(graph.out_def, results)
         return results[0] if len(results) == 1 else tuple(results)
 
+    @kinds_named
     def select(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[InternalGraph, list[Any]]:
         """The graph for these arguments, and the tensors among them in the order of its inputs.
 

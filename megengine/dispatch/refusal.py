@@ -6,6 +6,7 @@ All of this runs after a call has failed; calls that succeed do not pay for it.
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import functools
 import inspect
 import numbers
@@ -108,10 +109,7 @@ def _unfit(
     kwargs: Mapping[str, Any],
 ) -> str:
     """The first argument of a kind that its annotation excludes; empty if there is none."""
-    try:
-        hints = typing.get_type_hints(inspect.unwrap(function))
-    except (NameError, TypeError, AttributeError):  # annotations for type checkers only
-        return ""
+    hints = _hints(inspect.unwrap(function))
     no_array = "'numpy.ndarray' object has no attribute" in str(exc)  # where a tensor's method was called
     for name, value in signature.bind(*args, **kwargs).arguments.items():
         hint = hints.get(name, Any)
@@ -121,6 +119,16 @@ def _unfit(
             if not fits(item, hint) or (no_array and hint is Tensor and isinstance(item, np.ndarray)):
                 return f"{name} is {shown(item)}; expected {_kinds(hint)}"
     return ""
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations by argument, without those that only type checkers can resolve."""
+    found = {}
+    for name, note in inspect.get_annotations(function).items():
+        alone = type(name, (), {"__annotations__": {name: note}})
+        with contextlib.suppress(NameError, TypeError, AttributeError):
+            found |= typing.get_type_hints(alone, getattr(function, "__globals__", None))
+    return found
 
 
 _PLAIN: dict[Any, tuple[Any, str]] = {
@@ -149,7 +157,7 @@ def fits(value: Any, hint: Any) -> bool:
     if origin is collections.abc.Callable or hint is collections.abc.Callable:
         return callable(value)
     kind = origin or hint
-    if not isinstance(kind, type) or kind is object:
+    if not isinstance(kind, type) or kind is object or getattr(kind, "_is_protocol", False):
         return True
     if isinstance(value, (str, bytes)) and kind not in (str, bytes):
         return False  # a string is a sequence of strings, which no function means
@@ -158,6 +166,8 @@ def fits(value: Any, hint: Any) -> bool:
     if not isinstance(value, kind):
         return False
     parts = typing.get_args(hint)
+    if isinstance(value, collections.abc.Mapping) and len(parts) == 2:
+        return all(fits(v, parts[1]) for v in value.values())
     if kind is tuple and Ellipsis not in parts and parts and len(parts) != len(value):
         return False
     if kind in (tuple, list, collections.abc.Sequence) and parts and isinstance(value, (tuple, list)):
@@ -179,7 +189,7 @@ def _kinds(hint: Any) -> str:
         return "something to call"
     if origin in (tuple, list, collections.abc.Sequence, collections.abc.Iterable) and parts:
         if parts[0] is Any:
-            return "a sequence of numbers"
+            return "a sequence of arrays" if origin is collections.abc.Iterable else "a sequence of numbers"
         many = f"{len(parts)} of " if origin is tuple and Ellipsis not in parts else "several of "
         return f"{many}({_kinds(parts[0])})"
     return getattr(origin, "__name__", str(origin))
@@ -267,6 +277,36 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             raise failure(function.__name__, function, exc, args, kwargs)  # noqa: B904
 
     return call
+
+
+def kinds_named(function: Callable[P, R]) -> Callable[P, R]:
+    """A function or method of the tools, or `__init__`: a foreign error for which an argument of a wrong kind, name or
+    number accounts becomes an ArgumentError that names it. Every other error stays as it is, with no note.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except FOREIGN as exc:
+            if isinstance(exc, MegEngineError):
+                raise
+            name = function.__qualname__.removesuffix(".__init__")
+            own = name != function.__name__
+            signature = without_self(function) if own else inspect.signature(function)
+            given = args[1:] if own else args
+            problem = _misplaced(signature, exc, given, kwargs) or _unfit(function, signature, exc, given, kwargs)
+            if not problem:
+                raise
+            raise ArgumentError(f"{name}: {problem}; got {called(name, given, kwargs)}") from exc
+
+    return call
+
+
+def fields_named(cls: type[S]) -> type[S]:
+    """A dataclass of the tools, whose constructor refuses as `kinds_named` says."""
+    cls.__init__ = kinds_named(cls.__init__)
+    return cls
 
 
 def without_self(function: Callable[..., Any]) -> inspect.Signature:

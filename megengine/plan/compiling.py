@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -11,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.calls import shown
 from megengine.core.errors import OptionError, ShapeError, listed
 from megengine.core.sizes import closed
 from megengine.core.text import counted
 from megengine.device import normalize
+from megengine.dispatch.refusal import kinds_named
 from megengine.plan.compiler import Plan, StepInfo, is_exact
 from megengine.plan.gpu_plan import GpuPlan
 from megengine.plan.segmented_plan import SegmentedPlan
@@ -96,6 +99,7 @@ class OpenPlan:
 AnyPlan = Plan | OpenPlan | SegmentedPlan | GpuPlan
 
 
+@kinds_named
 def compile(
     model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool = False, device: str | None = None
 ) -> AnyPlan:
@@ -106,8 +110,8 @@ def compile(
     `tune` times the usable kernels of every step on this machine, or takes those that won before (docs/plans.md);
     integer results do not depend on which one wins.
     """
-    if threads < 1:
-        raise OptionError(f"plan: threads is {threads}; expected at least 1")
+    if not isinstance(threads, numbers.Integral) or threads < 1:
+        raise OptionError(f"compile: threads is {shown(threads)}; expected an integer, at least 1")
     graph = lower(model).graph
     name = normalize(device) if device is not None else next((n.spec.device for n in graph.inputs), "cpu0")
     if name.startswith("gpu"):
@@ -131,6 +135,7 @@ def _planned(graph: InternalGraph, make: Callable[[InternalGraph], Plan]) -> Any
     return OpenPlan(graph, make) if has_open_axes(graph) else make(graph)
 
 
+@kinds_named
 def load(path: str | Path, *, threads: int = 1, tune: bool = False, device: str | None = None) -> AnyPlan:
     """Read a graph that `Plan.save` (or `traced_module.files.save`) wrote, and compile it for this machine.
 

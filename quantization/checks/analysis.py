@@ -10,6 +10,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.notebook import html_table
 from megengine.core.text import counted
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.ranges import Histogram, Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
@@ -198,6 +199,7 @@ class _Edge:
         return {"low": low, "high": high, **kinds}
 
 
+@kinds_named
 def analyze(
     float_graph: InternalGraph, qdq_graph: InternalGraph, batches: Iterable[Any], *, progress: Progress | None = None
 ) -> Analysis:

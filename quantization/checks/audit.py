@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.text import counted
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.ranges import SMALLEST_SCALE, TensorStatistics
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
@@ -42,6 +43,7 @@ class Risk:
         return f"{self.name}: {self.kind}: {self.text}; {self.handled or 'conversion refuses it: exclude this layer'}"
 
 
+@kinds_named
 def audit(graph: InternalGraph, stats: Mapping[str, TensorStatistics] | None = None) -> tuple[Risk, ...]:
     """Dangers of a float graph of ops, and of what calibration saw (by edge); those that conversion refuses first."""
     seen = stats or {}

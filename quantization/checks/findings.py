@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.checks.analysis import finite, ratio_db
 from megengine.quantization.checks.norms import norm_findings
 from megengine.quantization.checks.sensitivity import Noise, weight_rows
@@ -119,6 +120,7 @@ class _Bias:
     noise: Noise = field(default_factory=Noise)
 
 
+@kinds_named
 def diagnose(
     float_graph: InternalGraph,
     qdq_graph: InternalGraph,

@@ -9,6 +9,7 @@ import numpy as np
 
 from megengine import plan
 from megengine.core.dtype import storage_of
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.checks.analysis import Agreement
 from megengine.quantization.ranges import Progress, as_batches
 from megengine.traced_module import TracedModule
@@ -38,6 +39,7 @@ def _typed(array: np.ndarray, node: TensorNode) -> np.ndarray:
     return array.astype(storage_of(node.dtype), copy=False)
 
 
+@kinds_named
 def likeness(
     exact: TracedModule, other: TracedModule, batches: Iterable[Any], *, progress: Progress | None = None
 ) -> Likeness:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.notebook import html_table
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.checks.analysis import finite, ratio_db
 from megengine.quantization.checks.switching import KINDS, Sample, Switch, Switchboard
 from megengine.quantization.ranges import Progress, as_batches, as_tensors
@@ -107,6 +108,7 @@ class _Sums:
     local: dict[str, Noise] = field(default_factory=dict)
 
 
+@kinds_named
 def sensitivity(
     float_graph: InternalGraph,
     qdq_graph: InternalGraph,

@@ -15,6 +15,7 @@ from megengine.core.sizes import at
 from megengine.core.text import counted, one_line
 from megengine.device import normalize
 from megengine.dispatch import reference_runner
+from megengine.dispatch.refusal import kinds_named
 from megengine.kernels.problem import Problem
 from megengine.ops.ordered import ORDERED
 from megengine.plan import compile as compile_plan
@@ -121,6 +122,7 @@ class VerifyResult:
         return html_text(str(self))
 
 
+@kinds_named
 def verify(
     model: IntegerNetwork | TracedModule | InternalGraph,
     inputs: Iterable[Any],

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import OptionError, QuantizationError
+from megengine.dispatch.refusal import kinds_named
 from megengine.functional import concat
 from megengine.module import Module
 from megengine.quantization.modules import int_modules, qat_modules
@@ -21,6 +22,7 @@ from megengine.traced_module.traced import TracedModule
 Convert = Callable[[Module], Module | None]
 
 
+@kinds_named
 def quantize_qat(
     module: Module, inplace: bool = True, qconfig: QConfig = ema_fakequant_qconfig, mapping: dict | None = None
 ) -> Module:
@@ -60,6 +62,7 @@ def quantize_qat(
     return module
 
 
+@kinds_named
 def quantize(module: Module, inplace: bool = True, mapping: dict | None = None) -> Module:
     """Replace QAT modules by modules that compute with integers, at any depth. Call `.eval()` before running it.
 
@@ -149,17 +152,20 @@ def qat_children(module: Module) -> list[QATModule]:
     return [m for m in module.modules() if isinstance(m, QATModule)]
 
 
+@kinds_named
 def hook_qat_module(module: Module, func: Callable) -> list[Any]:
     """Call `func(module, inputs, output)` after every QAT module at or below `module`; gives handles to remove it."""
     return [m.register_forward_hook(func) for m in qat_children(module)]
 
 
+@kinds_named
 def propagate_qconfig(module: Module, qconfig: QConfig) -> None:
     """Give every QAT module at or below `module` new observers and fake quantizers."""
     for m in qat_children(module):
         m.set_qconfig(qconfig)
 
 
+@kinds_named
 def reset_qconfig(module: Module, qconfig: QConfig, inplace: bool = True) -> Module:
     """As `propagate_qconfig`, also on a copy; what was observed is forgotten."""
     module = module if inplace else copy.deepcopy(module)
@@ -167,30 +173,35 @@ def reset_qconfig(module: Module, qconfig: QConfig, inplace: bool = True) -> Mod
     return module
 
 
+@kinds_named
 def enable_observer(module: Module) -> None:
     """Let all observers look at values, also in evaluation mode: this is how a network is calibrated."""
     for m in qat_children(module):
         m.set_observer(True)
 
 
+@kinds_named
 def disable_observer(module: Module) -> None:
     """Keep all ranges as they are."""
     for m in qat_children(module):
         m.set_observer(False)
 
 
+@kinds_named
 def enable_fake_quant(module: Module) -> None:
     """Round values in the forward pass."""
     for m in qat_children(module):
         m.set_fake_quant(True)
 
 
+@kinds_named
 def disable_fake_quant(module: Module) -> None:
     """Compute in float in the forward pass."""
     for m in qat_children(module):
         m.set_fake_quant(False)
 
 
+@kinds_named
 def apply_easy_quant(module: Module, data: Tensor, start: float = 0.8, stop: float = 1.2, num: int = 40) -> Module:
     """Search better scales of passive observers on data, layer by layer (EasyQuant, Wu et al. 2020).
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from megengine import plan
 from megengine.core.errors import QuantizationError
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.checks import Noise, finite
 from megengine.quantization.pipeline.config import EFFORTS, QuantConfig
 from megengine.quantization.pipeline.quantize import QuantizedModel, requantize
@@ -41,6 +42,7 @@ class Advice:
         return f"{self.text}: {self.gain:+.1f} dB, {100 * self.time:+.0f} % time"
 
 
+@kinds_named
 def advise(
     model: QuantizedModel,
     layers: Sequence[str],

@@ -5,6 +5,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.text import counted
 from megengine.dispatch import NO_RULE, QuantRule
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
@@ -43,6 +44,7 @@ from megengine.traced_module.passes import constant_value
 from megengine.traced_module.passes.linear import bias_place
 
 
+@kinds_named
 def annotate(graph: InternalGraph, config: QuantConfig) -> Annotation:
     """Decide how edges of a canonical graph are quantized. Raises OptionError if an exclude rule selects no layer."""
     return _Annotator(graph, config).run()

@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.device import normalize
+from megengine.dispatch.refusal import kinds_named
 from megengine.kernels.cuda.placing import on_gpu
 from megengine.quantization.pipeline.calibrate import observe_all, prepared, samples_at_once
 from megengine.quantization.pipeline.config import QuantConfig
@@ -36,6 +37,7 @@ INTERVAL = 2.0  # seconds between two times at which statistics are kept
 Edges = dict[str, TensorStatistics]
 
 
+@kinds_named
 def collect(
     model: TracedModule | InternalGraph,
     data: Iterable[Any],

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megengine.core.errors import OptionError, nearest
+from megengine.dispatch.refusal import fields_named, kinds_named
 from megengine.quantization.pipeline.profiles import Profile, profile
 from megengine.quantization.pipeline.selection import GRANULARITIES, LayerRule, Precision
 from megengine.quantization.ranges import RangeMethod
@@ -18,6 +19,7 @@ CHOICES = {
 """Settings that are one of several words."""
 
 
+@fields_named
 @dataclass(frozen=True, slots=True)
 class QuantConfig:
     """Settings of post-training quantization.
@@ -111,6 +113,7 @@ class QuantConfig:
         return next((name for name, chosen in settings.items() if chosen), "")
 
     @classmethod
+    @kinds_named
     def of(cls, effort: str, **settings: Any) -> QuantConfig:
         """Settings of an effort, a name of `EFFORTS`, of which some are given instead.
 

@@ -12,6 +12,7 @@ from megengine.core.dtype import is_float
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError, listed
 from megengine.core.sizes import is_open
 from megengine.core.text import counted
+from megengine.dispatch.refusal import kinds_named
 from megengine.module import Module
 from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.annotate import annotate
@@ -298,6 +299,7 @@ def _in_norm(expr: Apply) -> bool:
 # ---------------------------------------------------------------- from a network
 
 
+@kinds_named
 def prepare_qat(
     module: Module | InternalGraph,
     *inputs: Any,

@@ -1,6 +1,7 @@
 """Networks that other tools have quantized, as integer networks."""
 
 from megengine.core.errors import QuantizationError
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.checks import integer_form
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.integerize import integerize
@@ -8,6 +9,7 @@ from megengine.quantization.pipeline.order import put_in_order
 from megengine.traced_module import InternalGraph, TracedModule, lower
 
 
+@kinds_named
 def integer_network(model: TracedModule | InternalGraph) -> TracedModule:
     """The integer network of one that holds quantize / dequantize pairs around its layers.
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from megengine.core.notebook import html_table
 from megengine.core.text import counted
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.pipeline.annotate import annotate
 from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.canonicalize import canonicalize
@@ -42,6 +43,7 @@ class Preview:
         return html_table(("layer", "op", "module", "weights", "result", "reason"), rows, numbers=0, title=title)
 
 
+@kinds_named
 def preview(model: TracedModule | InternalGraph, config: QuantConfig | None = None) -> Preview:
     """Which integers the settings give every layer of a float network; reads no data.
 

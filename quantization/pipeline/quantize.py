@@ -8,6 +8,7 @@ from typing import Any
 import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.device import normalize
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.checks import Analysis, analyze
 from megengine.quantization.pipeline.annotate import annotate
 from megengine.quantization.pipeline.annotation import Annotation
@@ -70,11 +71,13 @@ class QuantizedModel:
     def __call__(self, *inputs: Any) -> Any:
         return self.traced()(*inputs)
 
+    @kinds_named
     def analyze(self, batches: Iterable[Any], *, progress: Progress | None = None) -> Analysis:
         """Compare every integer edge with the float network on the given inputs."""
         return analyze(self.float_graph, self.qdq_graph, batches, progress=progress)
 
 
+@kinds_named
 def quantize_model(
     model: tm.TracedModule | InternalGraph,
     calibration: Iterable[Any] | None = None,
@@ -148,6 +151,7 @@ def _checked(state: Path, config: QuantConfig) -> Path:
     return state
 
 
+@kinds_named
 def requantize(
     model: QuantizedModel,
     config: QuantConfig,

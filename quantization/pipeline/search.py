@@ -21,6 +21,7 @@ import megengine.traced_module as tm
 from megengine import plan
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import CalibrationError
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.mixing import Mixer, Move
 from megengine.quantization.pipeline.quantize import quantize_model
@@ -69,6 +70,7 @@ class SearchResult:
         return tuple(sorted(kept, key=lambda p: p.bytes))
 
 
+@kinds_named
 def search(
     model: TracedModule | InternalGraph,
     calibration: Iterable[Any],
@@ -418,6 +420,7 @@ def _knapsack(gains: Mapping[Move, float], costs: Mapping[Move, float], room: fl
     return [move for move in gains if move in chosen]
 
 
+@kinds_named
 def stored_bytes(graph: InternalGraph) -> int:
     """Bytes of all constants as they are stored: 4-bit integers two to a byte."""
     specs = [expr.outputs[0].spec for expr in graph.exprs() if isinstance(expr, Constant)]

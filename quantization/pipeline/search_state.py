@@ -1,14 +1,18 @@
 """What a search wants, and what it measured: budgets, networks, and the file with which it goes on."""
 
 import json
+import numbers
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from megengine.core.calls import shown
 from megengine.core.errors import OptionError
 from megengine.core.files import replacing
+from megengine.dispatch.refusal import fields_named
 from megengine.quantization.pipeline.search_latency import LatencyTable
 
 
+@fields_named
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What a network may cost, and how well it must do; None for no matter.
@@ -28,6 +32,9 @@ class Budget:
     def __post_init__(self) -> None:
         if all(value is None for value in (self.bytes, self.latency, self.agreement, self.sqnr_db)):
             raise OptionError("search: no budget; give bytes, latency, agreement or sqnr_db")
+        for name, value in asdict(self).items():
+            if value is not None and not isinstance(value, numbers.Real):
+                raise OptionError(f"search: {name} is {shown(value)}; expected a number or None")
         if self.agreement is not None and not 0 < self.agreement <= 1:
             raise OptionError(f"search: agreement is {self.agreement!r}; expected a share above 0, at most 1")
 

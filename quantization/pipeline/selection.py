@@ -11,6 +11,7 @@ from typing import Any
 
 from megengine.core.errors import OptionError, nearest
 from megengine.core.text import counted
+from megengine.dispatch.refusal import fields_named, kinds_named
 from megengine.traced_module.ir.expr import Apply, Input
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -29,6 +30,7 @@ INPUT = "input"  # what stands as op where a layer is an input of the network
 GRANULARITIES = ("per_channel", "per_tensor")
 
 
+@fields_named
 @dataclass(frozen=True, slots=True)
 class Precision:
     """The integers of one layer.
@@ -71,6 +73,7 @@ class Precision:
         return PRECISIONS[self.name][1]
 
 
+@fields_named
 @dataclass(frozen=True, slots=True)
 class LayerRule:
     """Other integers for the layers that a text selects; what is "" or None stays as it is.
@@ -209,6 +212,7 @@ def _reached(start: str, neighbours: Mapping[str, Iterable[str]]) -> set[str]:
     return found
 
 
+@kinds_named
 def select(rules: Iterable[str], layers: Iterable[Layer], option: str = "exclude") -> dict[str, str]:
     """Names of the layers that the rules of an option select, each with the first rule that did.
 

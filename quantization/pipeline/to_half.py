@@ -6,6 +6,7 @@ import numpy as np
 
 from megengine.core.dtype import as_dtype
 from megengine.core.errors import OptionError, QuantizationError, nearest
+from megengine.dispatch.refusal import kinds_named
 from megengine.kernels.half_conversion import HALVES
 from megengine.quantization.checks import require_float, require_float_modules
 from megengine.traced_module import TracedModule, lower
@@ -18,6 +19,7 @@ from megengine.traced_module.passes.retyping import FLOAT32, retype
 HALF_NAMES = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16": "float16"}
 
 
+@kinds_named
 def to_half(model: TracedModule | InternalGraph, dtype: Any = "bfloat16", *, float_ends: bool = True) -> TracedModule:
     """A copy of a float32 network whose constants and values between ops are bfloat16 or float16.
 

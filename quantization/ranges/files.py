@@ -13,6 +13,7 @@ import numpy as np
 
 from megengine.core.errors import CalibrationError, FileFormatError, brief, nearest_file
 from megengine.core.text import counted
+from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.ranges.averages import KEPT, PARTS
 from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
 from megengine.traced_module.formats.archives import read_archive, write_archive
@@ -73,6 +74,7 @@ class Statistics:
         write_archive(Path(path), _TEXT, f'{head[:-1]},\n"edges": [\n{lines}\n]}}\n', arrays, zipfile.ZIP_DEFLATED)
 
     @classmethod
+    @kinds_named
     def load(cls, path: str | Path) -> Statistics:
         """Read a file of `save`.
 

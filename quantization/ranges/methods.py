@@ -8,12 +8,14 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import OptionError, nearest
+from megengine.dispatch.refusal import fields_named
 from megengine.quantization.ranges.scales import WEIGHT, Scheme, quantized_dtype, round_trip, scale_and_zero, scheme
 from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
 
 Range = tuple[float, float]
 
 
+@fields_named
 @dataclass(frozen=True, slots=True)
 class RangeMethod:
     """Which range to take, by name, with its parameters.

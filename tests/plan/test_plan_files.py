@@ -79,7 +79,7 @@ def test_compiling_leaves_the_model_as_it_was(traced):
 
 @pytest.mark.parametrize("threads", [0, -1])
 def test_threads_are_at_least_one(traced, threads):
-    with pytest.raises(OptionError, match=f"threads is {threads}; expected at least 1"):
+    with pytest.raises(OptionError, match=f"threads is {threads}; expected an integer, at least 1"):
         plan.compile(traced, threads=threads)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from megengine.core.collecting import collection_paused
 from megengine.core.errors import FileFormatError, GraphError
 from megengine.core.notebook import html_picture, html_text
+from megengine.dispatch.refusal import kinds_named
 from megengine.module import Module
 from megengine.serialization import write_atomically
 from megengine.tensor import Tensor
@@ -106,6 +107,7 @@ class GraphDiff:
         return html_text(self.to_text()) + (html_picture(self.to_svg()) if self else "")
 
 
+@kinds_named
 def diff(a: Model, b: Model) -> GraphDiff:
     """The changes that lead from `a` to `b`.
 

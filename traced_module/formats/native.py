@@ -20,6 +20,7 @@ from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.dtype import QuantizedDType, bfloat16
 from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest_file
 from megengine.core.sizes import OpenSize
+from megengine.dispatch.refusal import kinds_named
 from megengine.kernels.cuda.placing import host
 from megengine.serialization.arrays import packed
 from megengine.serialization.files import ARCHIVES, SUFFIXES
@@ -39,6 +40,7 @@ GRAPH = "graph.json"
 
 
 @collection_paused()
+@kinds_named
 def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
     """Write a traced module or a graph; an old file is replaced only when the new one is complete.
 
@@ -68,6 +70,7 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
     write_archive(Path(path), GRAPH, text, arrays, packing)
 
 
+@kinds_named
 def load(path: str | Path, *, allow: Sequence[type] = ()) -> TracedModule:
     """Read a file of `save`; nothing in the file is run.
 

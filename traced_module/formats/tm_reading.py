@@ -20,6 +20,7 @@ from megengine.core.pytree import TreeDef, flatten
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import opdefs
+from megengine.dispatch.refusal import kinds_named
 from megengine.module import Module
 from megengine.serialization import builder_of
 from megengine.serialization.arrays import quantized_of
@@ -47,6 +48,7 @@ _MOST_PARTS = 1 << 20  # arguments and attributes of all graphs and modules of a
 _ARGUMENTS_DEEP = 100
 
 
+@kinds_named
 def load_tm(path: str | os.PathLike[str], *, allow: Sequence[type] = ()) -> TracedModule:
     """Read a traced module that MegEngine 1.x saved (`mge.save(traced, "net.tm")`); nothing in the file is run.
 

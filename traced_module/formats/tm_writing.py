@@ -16,6 +16,7 @@ from megengine.core.errors import GraphError, brief
 from megengine.core.pytree import TreeDef
 from megengine.core.text import counted
 from megengine.dispatch import opdefs
+from megengine.dispatch.refusal import kinds_named
 from megengine.logger import get_logger
 from megengine.module import Module
 from megengine.serialization import write_atomically
@@ -110,6 +111,7 @@ class _TmWriter(PickleWriter):
     )
 
 
+@kinds_named
 def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
     """Write a traced module as MegEngine 1.13 saves it, in one step; `mge.load` reads it there and here.
 

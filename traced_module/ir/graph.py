@@ -18,6 +18,7 @@ from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.core.text import one_line
+from megengine.dispatch.refusal import kinds_named
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import CallMethod, Expr, Input, is_call_function, is_call_tensor_method
@@ -141,11 +142,13 @@ class InternalGraph:
         fits = is_of("get_calls_of", module_cls)
         return ExprFilter(expr for expr, module in visits(self, recursive) if module is not None and fits(module))
 
+    @kinds_named
     def get_node_by_id(self, node_id: int | Sequence[int] | None = None, recursive: bool = True) -> NodeFilter:
         """Nodes with one of these ids."""
         nodes = self.nodes(recursive)
         return nodes if node_id is None else nodes.node_id(node_id)
 
+    @kinds_named
     def get_node_by_name(self, name: str | None = None, ignorecase: bool = True, recursive: bool = True) -> NodeFilter:
         """Nodes whose name matches a pattern in which `*` stands for anything (`conv*_out`).
 
@@ -154,6 +157,7 @@ class InternalGraph:
         nodes = self.nodes(recursive)
         return nodes if name is None else nodes.name(name, ignorecase)
 
+    @kinds_named
     def get_expr_by_id(self, expr_id: int | Sequence[int] | None = None, recursive: bool = True) -> ExprFilter:
         """Expressions with one of these ids."""
         exprs = self.exprs(recursive)

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from megengine.core.errors import MegEngineError, ShapeError
 from megengine.core.sizes import OpenSize, is_open, named
 from megengine.core.spec import TensorSpec
+from megengine.dispatch.refusal import kinds_named
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign
@@ -20,6 +21,7 @@ from megengine.traced_module.tracing.entry import lower
 _REMEDY = "capture or read the network with the batch that it shall take, or with a batch of two or more"
 
 
+@kinds_named
 def open_batch(model: TracedModule | InternalGraph, name: str = "batch") -> TracedModule:
     """The network as ops, for batches of any size: a copy, from one with a fixed batch (or an open one, kept).
 

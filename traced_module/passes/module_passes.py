@@ -8,6 +8,7 @@ from typing import Any
 
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.errors import GraphError, OptionError, brief
+from megengine.dispatch.refusal import kinds_named
 from megengine.traced_module.passes.attributes_to_constants import ATTRIBUTES_TO_CONSTANTS
 from megengine.traced_module.passes.backward_fold_scale import BACKWARD_FOLD_SCALE
 from megengine.traced_module.passes.drop_identities import DROP_IDENTITIES, drop_identities
@@ -54,6 +55,7 @@ for _works_on, _passes in (("calls", CALL_PASSES), ("ops", OP_PASSES)):
 DEFAULT = ("FuseConvBn",)
 
 
+@kinds_named
 def optimize(
     module: TracedModule, enabled_pass: Passes | None = None, *, passes: Passes | None = None, check_with: Any = None
 ) -> TracedModule:

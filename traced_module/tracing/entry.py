@@ -11,6 +11,7 @@ from megengine.core.collecting import collection_paused
 from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten, unflatten
 from megengine.dispatch.public import PublicFunction, watched_function
+from megengine.dispatch.refusal import kinds_named
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.functions import wrapped_functions
@@ -26,6 +27,7 @@ from megengine.traced_module.tracing.record import record_graph
 from megengine.traced_module.tracing.source_lines import user_line
 
 
+@kinds_named
 def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
     """Capture `mod(*args, **kwargs)` as a graph of the calls that its forward makes.
 
@@ -69,6 +71,7 @@ def _captured(mod: Module, args: tuple, kwargs: dict, source: str) -> TracedModu
     return traced
 
 
+@kinds_named
 def lower(traced: TracedModule | InternalGraph) -> TracedModule:
     """An independent copy at op level: only Input, Constant and Apply expressions, for the shapes of the trace.
 

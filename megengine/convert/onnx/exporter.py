@@ -23,6 +23,7 @@ from megengine.core.errors import GraphError, OptionError
 from megengine.core.files import replacing
 from megengine.core.sizes import is_open, name_of
 from megengine.dispatch import NoRule, OnnxWriter, no_onnx, registry
+from megengine.dispatch.refusal import kinds_named
 from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -38,6 +39,7 @@ OLDEST, OPSET = 13, 17  # what is written where no opset is given is read by eve
 OPSET_OF_OTHER_BITS = 21  # the first with integers of 4 and 16 bits in QuantizeLinear
 
 
+@kinds_named
 def export(model: Any, path: str | Path, *, opset: int | None = None) -> None:
     """Write an op-level graph as ONNX; quantize / dequantize pairs become QuantizeLinear / DequantizeLinear.
 
@@ -56,6 +58,7 @@ def export(model: Any, path: str | Path, *, opset: int | None = None) -> None:
         file.write(content)
 
 
+@kinds_named
 def export_qdq(model: Any, path: str | Path, *, opset: int | None = None) -> None:
     """Write what `quantize_model` returned as QDQ ONNX: weights are stored integers with their scales and axis.
 

@@ -53,6 +53,7 @@ from megengine.convert.onnx.rereading import check_every_size
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError, brief, nearest
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
+from megengine.dispatch.refusal import kinds_named
 from megengine.traced_module import InternalGraph, TracedModule
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.names import END_NAMES
@@ -71,6 +72,7 @@ Known = Mapping[str, Any] | None
 MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError)
 
 
+@kinds_named
 def load(
     source: Source,
     input_shapes: Shapes = None,
@@ -90,6 +92,7 @@ def load(
     return TracedModule.from_graph(graph)
 
 
+@kinds_named
 def load_graph(
     source: Source,
     input_shapes: Shapes = None,
