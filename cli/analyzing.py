@@ -63,7 +63,7 @@ def _analyze(page: Path | None, out: Output, **options: Any) -> dict[str, Any]:
     tried = [one.name for one in layers.worst(TRIED) if one.gain > 0 and one.op != "input"]
     with out.progress("advice", None) as bar:
         advice = advise(result, tried, held, job.samples, progress=bar.show)
-    found = quantizing.Found(edges, layers, faults, risks, advice)
+    found = quantizing.Found(edges, layers, faults, risks, advice, job.samples.scored_on())
     _show(out, job, found)
     if page is not None:
         write_report(page, job, result, found)
@@ -92,4 +92,4 @@ def _show(out: Output, job: Job, found: quantizing.Found) -> None:
             out.say(f"{title}: {line}", "yellow" if title in ("danger", "fault") else "")
         if len(lines) > LINES:
             out.say(f"{title}: {len(lines) - LINES} more, listed by --json and --report")
-    out.say(f"{found.headline()}, on {job.samples.scored_on()}")
+    out.say(found.headline())

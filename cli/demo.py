@@ -1,5 +1,6 @@
 """`mge-quantize demo`: three published networks on real photographs, float against exact int8."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -47,6 +48,16 @@ class Measured:
             top = (f"{100 * one.top1:.1f} %", f"{100 * one.top5:.1f} %")
             lines.append((f"{self.network.title} {kind}", *top, *same, f"{size / 1e6:.2f}", f"{ms:.2f}"))
         return lines
+
+    def headline(self) -> str:
+        """The result in a sentence."""
+        whole, low = self.scores
+        exact = "equal the specification in every value" if self.verify.exact else "do not equal the specification"
+        return (
+            f"int8 shows float's first class for {100 * low.agreement:.1f} % of {counted(low.count, 'picture')}, with "
+            f"top-1 {100 * low.top1:.1f} % against {100 * whole.top1:.1f} %, in {self.ms[1] / self.ms[0]:.2f} of its "
+            f"time and {self.bytes[1] / self.bytes[0]:.2f} of its bytes; its integers {exact}"
+        )
 
     def describe(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -133,8 +144,28 @@ def _page(measured: list[Measured], photos: PhotoSet) -> str:
         }
         scores = [HEADER, *one.rows()]
         more = {"scores": scores, "plan": one.plan, "verify": verify_line(one.verify), "exact": one.verify.exact}
+        more["headline"] = one.headline()
         sections.append(quantizing.section(one.network.title, one.model, one.analysis, facts=facts, **more))
     recipe = quantizing.recipe_of(QuantConfig(), f"{counted(len(photos.calibration), 'photograph')}, not evaluated")
-    prepared = {f"pictures of {m.network.title}": str(m.network.recipe.describe()) for m in measured}
-    noise = f"{counted(len(photos.evaluation), 'picture')}: read top-1 together with the agreement and the SQNR"
-    return report.render("Float and exact int8", sections, recipe={**recipe, **prepared}, lines=[photos.line, noise])
+    prepared = {f"pictures of {m.network.title}": str(m.network.recipe) for m in measured}
+    lines = [conclusion(measured), photos.line, "So few pictures move top-1 by points: read it with the agreement."]
+    return report.render("Float and exact int8", sections, recipe={**recipe, **prepared}, lines=lines)
+
+
+def conclusion(measured: Sequence[Measured]) -> str:
+    """All networks in a sentence."""
+    same = sorted(100 * one.scores[1].agreement for one in measured)
+    parts = [(one.ms[1] / one.ms[0], one.bytes[1] / one.bytes[0]) for one in measured]
+    times, sizes = (sorted(column) for column in zip(*parts, strict=True))
+    exact, shows = sum(one.verify.exact for one in measured), "shows" if len(measured) == 1 else "show"
+    return (
+        f"Quantized from 32-bit floats to 8-bit integers, {counted(len(measured), 'network')} {shows} the same first "
+        f"class as before for {_span(same, '.1f')} % of the pictures, in {_span(times, '.2f')} of the time and "
+        f"{_span(sizes, '.2f')} of the bytes. The integers of {exact} of {len(measured)} equal the specification."
+    )
+
+
+def _span(ordered: Sequence[float], form: str) -> str:
+    """The least and the greatest of numbers, as text."""
+    ends = [f"{number:{form}}" for number in (ordered[0], ordered[-1])]
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)

@@ -401,7 +401,8 @@ def _quantize(files: dict[str, Path], out: Output, **options: Any) -> dict[str, 
     if "onnx" in files:
         onnx.export_qdq(result, files["onnx"])
     held = job.samples.held_out()
-    found = quantizing.Found(result.analyze(held), risks=audit(result.float_graph, result.stats))
+    risks = audit(result.float_graph, result.stats)
+    found = quantizing.Found(result.analyze(held), risks=risks, scored_on=job.samples.scored_on())
     small = quantizing.sizes(result)
     if "report" in files:
         write_report(files["report"], job, result, found)

@@ -26,13 +26,14 @@ from megengine.traced_module import TracedModule
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What analysis found: edges, and where asked for each layer alone, faults, dangers and advice."""
+    """What analysis found, on which samples: edges, and where asked for each layer alone, faults, dangers, advice."""
 
     edges: Analysis
     layers: Sensitivity | None = None
     faults: tuple[Finding, ...] = ()
     risks: tuple[Risk, ...] = ()
     advice: tuple[Advice, ...] = ()
+    scored_on: str = ""
 
     def headline(self) -> str:
         """The result in a sentence."""
@@ -40,7 +41,8 @@ class Found:
         agreement = one.output_agreement
         same = "" if agreement is None else f", the same first class for {100 * agreement:.4g} %"
         ratio = "exact" if one.output_sqnr_db == math.inf else f"SQNR {one.output_sqnr_db:.1f} dB"
-        line = f"outputs: {ratio}, cosine {one.output_cosine:.5f}{same}"
+        samples = f", on {self.scored_on}" if self.scored_on else ""
+        line = f"outputs: {ratio}, cosine {one.output_cosine:.5f}{same}{samples}"
         if self.faults:
             return f"{line}; at fault: {self.faults[0].layer} ({self.faults[0].cause})"
         if self.advice:

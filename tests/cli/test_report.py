@@ -7,17 +7,19 @@ import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 from report_sections import edge, long_section
 
+from megengine.cli.demo import Measured, conclusion
 from megengine.cli.drawing_parts import both_histograms, channel_ranges, one_by_one, picture_of, predictions
-from megengine.cli.evaluation import logits_of, score
+from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.images import Recipe
 from megengine.cli.measuring import interleaved
-from megengine.cli.report import Section, decibel, histogram, number, percent, profile, render
+from megengine.cli.report import WORDS, Section, decibel, histogram, number, percent, profile, render
 from megengine.models import resnet50
 from megengine.quantization import TensorStatistics
 from megengine.tensor import tensor
@@ -154,7 +156,7 @@ def test_the_graph_is_the_page_of_draw_once_and_its_script_is_allowed():
     assert policy == f"'{hash_of(own)}' '{hash_of(script)}'"
     assert "<iframe" not in text and "<svg xmlns" not in text  # made when it is opened
     plain = render("a", [Section("n", layers=[edge("a")])], recipe={})
-    assert plain.count("<script") == 1 and "details class" not in plain
+    assert plain.count("<script") == 1 and not re.search(r"details class=.(network|plan)", plain)
 
 
 def test_the_report_of_a_large_network_stays_small():
@@ -207,3 +209,29 @@ def test_what_was_found_layers_alone_and_pictures_stand_on_the_page():
     graphs = json.loads(re.findall(r"<script[^>]*>(.*?)</script>", text, re.S)[0])["graphs"]
     noise = {box["name"]: (box["noise"], box["ratio"]) for one in graphs for box in one["nodes"] if "noise" in box}
     assert noise["edge_0"] == (0.667, "SQNR 20.0 dB") and set(noise) == {"edge_0", "edge_1", "edge_2"}
+
+
+def test_a_page_explains_its_words():
+    page = render("a", [long_section(5)], recipe={})
+    told = re.search(r'<details class="words">.*?</details>', page, re.S)[0]
+    assert all(f"<dt>{word}</dt>" in told for word in WORDS) and {"SQNR", "edge", "cosine", "verify"} <= {*WORDS}
+    noise = [float(n) for n in re.findall(r"([\d.]+) %", WORDS["SQNR"])]
+    ratios = [float(n) for n in re.findall(r"([\d.]+) dB", WORDS["SQNR"])]
+    assert noise == [round(100 * 10 ** (-db / 20)) for db in ratios]
+    assert "Words on this page" not in render("a", [], recipe={})
+
+
+def test_the_demo_concludes():
+    def one(agreement, ms, sizes, exact=True):
+        scores = Score(0.8, 0.9, 1.0, np.inf, 1.0, 135), Score(0.75, 0.9, agreement, 20.0, 0.9, 135)
+        return Measured(None, scores, sizes, ms, SimpleNamespace(exact=exact), None, None, "")
+
+    first, second = one(0.926, (4.0, 1.0), (40, 10)), one(0.97, (3.0, 1.5), (30, 10), exact=False)
+    assert "first class for 92.6 % of 135 pictures, with top-1 75.0 % against 80.0 %, in 0.25 of its time" in (
+        first.headline()
+    )
+    assert "equal the specification in every value" in first.headline() and "do not equal" in second.headline()
+    assert "for 92.6 to 97.0 % of the pictures, in 0.25 to 0.50 of the time and 0.25 to 0.33 of" in (
+        conclusion([first, second])
+    )
+    assert "The integers of 1 of 2" in conclusion([first, second]) and "1 network shows" in conclusion([first])
