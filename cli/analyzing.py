@@ -60,7 +60,7 @@ def _analyze(page: Path | None, out: Output, **options: Any) -> dict[str, Any]:
     with out.progress("faults", len(few)) as bar:
         faults = diagnose(result.float_graph, result.qdq_graph, few, source=job.source.graph, progress=bar.show)
     risks = audit(result.float_graph, result.stats)
-    tried = [one.name for one in layers.worst(TRIED) if one.gain > 0 and one.op != "input"]
+    tried = [one.name for one in layers.worst(TRIED) if one.gain > 0]
     with out.progress("advice", None) as bar:
         advice = advise(result, tried, held, job.samples, progress=bar.show)
     found = quantizing.Found(edges, layers, faults, risks, advice, job.samples.scored_on())

@@ -66,7 +66,8 @@ def advise(
     here = plan.compile(model.integer_graph, threads=1)
     base = _sqnr(here, inputs, exact)
     found = []
-    proposals = _proposals(model.config, layers, reads=calibration is not None)
+    ends = {node.name for node in model.float_graph.inputs}  # are among the sensitive values, and no layers
+    proposals = _proposals(model.config, [name for name in layers if name not in ends], reads=calibration is not None)
     for number, (text, config) in enumerate(proposals, 1):
         other = _compiled(model, config, calibration)
         ratio = base if other is None else _sqnr(other, inputs, exact)

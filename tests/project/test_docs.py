@@ -54,6 +54,41 @@ def test_an_example_runs_alone(run, page, at):
     run([snippets(page)[at]])
 
 
+GIVEN = """
+import numpy as np
+import megengine.module as M
+from megengine import Tensor
+from megengine.traced_module import trace_module
+
+batches = np.random.default_rng(0).standard_normal((12, 1, 3, 8, 8)).astype("float32")
+held_out = batches[8:]
+layers = M.Conv2d(3, 8, 3), M.BatchNorm2d(8), M.ReLU(), M.Conv2d(8, 8, 3), M.ReLU(), M.Conv2d(8, 4, 4)
+traced = trace_module(M.Sequential(*layers).eval(), Tensor(batches[0]))
+graph = traced.graph
+"""
+
+
+@pytest.mark.slow
+def test_the_page_of_quantization_runs(run):
+    """Its blocks speak of a network and of data that the reader has."""
+    given = snippets("docs/quantization.md")
+    assert len(given) == 4
+    run([GIVEN, *given])
+
+
+def test_the_page_of_gpus_runs_on_the_processor(run):
+    (block,) = snippets("docs/gpu.md")
+    run([GIVEN, "net = traced", block.replace("gpu0", "cpu0")])
+
+
+def test_every_page_with_python_is_run():
+    """By this file, or by the test of that page."""
+    tests = "".join(path.read_text() for path in (PROJECT / "tests").rglob("test_*.py"))
+    for path in sorted((PROJECT / "docs").glob("*.md")):
+        page = f"docs/{path.name}"
+        assert not snippets(page) or page in PAGES or path.name in tests, page
+
+
 def test_the_picture_of_the_readme_is_what_its_script_draws(tmp_path):
     script = PROJECT / "docs" / "pictures" / "quantized.py"
     subprocess.run([sys.executable, script, tmp_path / "new.svg"], check=True)
