@@ -30,9 +30,10 @@ def around_roots(exprs: Sequence[Apply], groups: Iterable[Group]) -> frozenset[s
     """
     known = {id(e) for g in groups if g.rule.kind == "norm" for e in (*g.inside, g.root)}
     found: dict[int, Apply] = {}
+    unsummed: set[int] = set()  # values that data reaches, so that the way back is walked once and not from each op
     for expr in exprs:
         if id(expr) not in known:
-            found.update(_root(expr) or _shares(expr))
+            found.update(_root(expr, unsummed) or _shares(expr, unsummed))
     statistics = {id(e.output) for e in found.values() if not _is_whole(e)}
     for expr in exprs:  # in the order of execution: what is made of statistics alone is one
         data = [n for n in expr.inputs if not isinstance(n.expr, Constant)]
@@ -47,24 +48,24 @@ def around_roots(exprs: Sequence[Apply], groups: Iterable[Group]) -> frozenset[s
     return frozenset(e.output.name for e in found.values())
 
 
-def _root(expr: Apply) -> dict[int, Apply]:
+def _root(expr: Apply, unsummed: set[int]) -> dict[int, Apply]:
     """A root of sums, and the ops that lead to it; {} for all else."""
     if expr.op != "pow":
         is_root = expr.op in ("sqrt", "rsqrt")
     else:
         exponent = constant_value(expr.inputs[1])
         is_root = exponent is not None and np.size(exponent) == 1 and abs(float(np.reshape(exponent, ()))) == 0.5
-    before = _before(expr.inputs[0]) if is_root else {}
+    before = _before(expr.inputs[0], unsummed) if is_root else {}
     return {id(expr): expr, **before} if before else {}
 
 
-def _shares(expr: Apply) -> dict[int, Apply]:
+def _shares(expr: Apply, unsummed: set[int]) -> dict[int, Apply]:
     """The ops that lead to the sum by which the values that are summed are divided; {} for all else."""
     quotient = _is(_QUOTIENT, expr)
     if not (quotient or _is(call("mul"), expr)):
         return {}
     for whole, by in (expr.inputs, expr.inputs[::-1])[: 1 if quotient else 2]:
-        before = _before(by)
+        before = _before(by, unsummed)
         divides = quotient or any(_is(_QUOTIENT | call("pow"), e) for e in before.values())
         if divides and any(_sums(e) and e.inputs[0] is whole for e in before.values()):
             return before
@@ -75,15 +76,19 @@ def _is(pattern: Pattern, expr: Apply) -> bool:
     return match(pattern, expr.outputs[0]) is not None
 
 
-def _before(node: TensorNode) -> dict[int, Apply]:
-    """The ops between sums and a value, with what makes the summed values; {} if data reaches it unsummed."""
+def _before(node: TensorNode, unsummed: set[int]) -> dict[int, Apply]:
+    """The ops between sums and a value, with what makes the summed values; {} if data reaches it unsummed, which is
+    noted.
+    """
     found: dict[int, Apply] = {}
     waiting = [node]
     while waiting:
-        made = waiting.pop().expr
+        here = waiting.pop()
+        made = here.expr
         if isinstance(made, Constant) or id(made) in found:
             continue
-        if not isinstance(made, Apply) or not (_sums(made) or _passes(made)):
+        if id(here) in unsummed or not isinstance(made, Apply) or not (_sums(made) or _passes(made)):
+            unsummed |= {id(node), id(here)}
             return {}
         found[id(made)] = made
         if _sums(made):
