@@ -57,7 +57,7 @@ class LatencyTable:
 
     def learn(self, graph: InternalGraph, times: Iterable[tuple[str, float]]) -> None:
         """Take up milliseconds by the name of a step of a plan of the graph; a row known already keeps its least."""
-        rows = {expr.output.name: row_of(expr) for expr in _steps(graph)}
+        rows = {node.name: row_of(expr) for expr in _steps(graph) for node in expr.outputs}
         taken: dict[str, float] = {}
         for name, ms in times:
             if name in rows:

@@ -6,13 +6,15 @@ import json
 import numpy as np
 import pytest
 
+import megengine.functional as F
+import megengine.module as M
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.quantization import Budget, LatencyTable, Point, QuantConfig, quantize_model, search
 from megengine.quantization.pipeline import search as room
 from megengine.quantization.pipeline.mixing import Mixer
 from megengine.quantization.pipeline.search_judging import Judge, Judged
 from megengine.tensor import Tensor
-from megengine.traced_module import TracedModule
+from megengine.traced_module import TracedModule, trace_module
 from megengine.traced_module.formats import native
 from tests.helpers.quant_nets import residual_net
 
@@ -324,3 +326,22 @@ def test_refusals(net, tmp_path):
     state.write_text(json.dumps({"key": "other", "noise": {}, "cost": {}, "steps": {}, "points": [], "table": []}))
     with pytest.raises(OptionError, match="is of another model, data or settings"):
         search(graph, data, judges, Budget(bytes=1), FAST, state=state)
+
+
+def test_networks_with_ops_of_several_results():
+    """The latency of a step was looked up by its one result."""
+    traced = trace_module(Chooser().eval(), Tensor(np.zeros((1, 3, 8, 8), np.float32)))
+    data = np.random.default_rng(0).standard_normal((6, 1, 3, 8, 8)).astype(np.float32)
+    found = search(traced, data[:4], data[4:], Budget(sqnr_db=45), FAST)
+    assert found.best.sqnr_db >= 45 and any("topk" in op for op, *_ in found.table.rows)
+
+
+class Chooser(M.Module):
+    """The greatest of some means."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.last = M.Conv2d(3, 8, 3), M.Linear(3, 4)
+
+    def forward(self, x):
+        return self.last(F.topk(F.mean(F.relu(self.conv(x)), (2, 3)), 3, descending=True)[0])
