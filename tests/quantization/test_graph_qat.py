@@ -379,3 +379,26 @@ def test_training_that_diverged(method):
 def test_methods_are_known():
     with pytest.raises(OptionError, match="method: expected one of ste, tqt, lsq, pact, got 'lsg'; did you mean"):
         graph_qat.prepare_qat(Net(), pictures(), method="lsg")
+
+
+class Styled(Module):
+    """A style multiplies channels; the code writes the one sample of the trace as a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.style = Conv2d(4, 5, 3), Linear(6, 4)
+
+    def forward(self, x, z):
+        return self.conv(x * F.sigmoid(self.style(z)).reshape(1, 4, 1, 1))
+
+
+def test_a_number_that_suits_one_sample_only_is_no_open_batch():
+    """The sizes of the trace suit it, so that the network passed for one of any batch until it was trained."""
+    rng = np.random.default_rng(0)
+    x, z = (rng.standard_normal((3, *shape)).astype(np.float32) for shape in ((4, 8, 8), (6,)))
+    traced = trace_module(Styled().eval(), Tensor(x[:1]), Tensor(z[:1]))
+    module = graph_qat.prepare_qat(traced, calibration=[(x, z)])
+    assert module.batch_size is None
+    y = module.eval()(Tensor(x), Tensor(z)).numpy()
+    alone = [module(Tensor(x[i : i + 1]), Tensor(z[i : i + 1])).numpy() for i in range(3)]
+    np.testing.assert_array_equal(y, np.concatenate(alone))

@@ -15,6 +15,7 @@ from megengine.traced_module.ir.primitives import assign
 from megengine.traced_module.opening.examples import SIZES, joined
 from megengine.traced_module.opening.resizing import at_batch
 from megengine.traced_module.opening.rows import same_at, takes_rows
+from megengine.traced_module.sizes import specialised
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.entry import lower
 
@@ -115,6 +116,10 @@ def _of_calls(graph: InternalGraph, batch: OpenSize) -> Iterator[InternalGraph]:
 
 
 def _follows(graph: InternalGraph) -> bool:
+    """Whether results have the batch. Raises ShapeError if a node has a number where it should be: that of the trace
+    suits the trace only.
+    """
+    specialised(graph, [(SIZES[0], *node.spec.example.shape[1:]) for node in graph.inputs])
     return all(is_open(n.spec.shape[:1]) for n in graph.outputs if n.spec.ndim)
 
 
