@@ -10,13 +10,13 @@ import functools
 import math
 import os
 import sys
-import warnings
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, bfloat16
+from megengine.core.effectless import warn_caller
 from megengine.kernels import _core, isa, memory
 from megengine.kernels.kernel import EagerKernel, StepKernel
 from megengine.kernels.native import empty_for_step, from_step, linear_rank, long_steps, step_kernel, to_step
@@ -44,7 +44,7 @@ def _warn_of_absence(reason: str) -> None:
             f"{reason}. Results stay the same, but float convolutions and products run on kernels of this package, "
             "about 7 times slower; install megengine again, or build it with onednn-cpu-gomp at hand (pip install .)"
         )
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        warn_caller(text, RuntimeWarning)
 
 
 _module, _reason = _load()

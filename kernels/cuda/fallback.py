@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any
 
+from megengine.core.effectless import warn_caller
 from megengine.core.spec import TensorSpec
 from megengine.kernels.cuda.placing import host, placed
 from megengine.kernels.problem import Problem
@@ -53,7 +53,7 @@ def on_host(op: str, problem: Problem, run: Callable[..., Any], single: bool) ->
     device = problem.device
     if op not in _warned:
         _warned.add(op)
-        warnings.warn(f"{op} has no CUDA kernel: the processor computes it", HostFallbackWarning, stacklevel=2)
+        warn_caller(f"{op} has no CUDA kernel: the processor computes it", HostFallbackWarning)
 
     def call(*arrays: Any) -> Any:
         out = run(*map(host, arrays))

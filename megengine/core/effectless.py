@@ -21,10 +21,15 @@ def warn_once(name: str, why: str) -> None:
     if name in _warned:
         return
     _warned.add(name)
+    warn_caller(f"{name} has no effect: {why}", NoEffectWarning)
+
+
+def warn_caller(text: str, category: type[Warning]) -> None:
+    """Warn at the line outside the package from which it was called: Python shows that line and filters by it."""
     depth, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "megengine":
         depth, frame = depth + 1, frame.f_back
-    warnings.warn(f"{name} has no effect: {why}", NoEffectWarning, stacklevel=depth)
+    warnings.warn(text, category, stacklevel=depth)
 
 
 class Settings(ModuleType):

@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
+from megengine.core.effectless import warn_caller
 from megengine.core.files import cache_dir, replacing
 from megengine.kernels import _core, isa, onednn
 from megengine.kernels.kernel import StepKernel
@@ -66,7 +66,7 @@ class Tuner:
                     out.write(json.dumps(kept, indent=0).encode())
         except OSError as error:
             text = f"tuned kernels are not kept: {error}; set MEGENGINE_CACHE to a folder, or MEGENGINE_TUNE_CACHE=off"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            warn_caller(text, RuntimeWarning)
 
     def _signature(self, kernels: Sequence[StepKernel], problem: Problem, constants: Constants) -> str:
         """What the time of a step depends on: not the numbers of scales, which differ from network to network."""
@@ -166,7 +166,7 @@ def _read(file: Path | None, *, again: bool = False) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     if not again:
-        warnings.warn(f"{file} is damaged and not used; kernels are measured again", RuntimeWarning, stacklevel=2)
+        warn_caller(f"{file} is damaged and not used; kernels are measured again", RuntimeWarning)
     return {}
 
 

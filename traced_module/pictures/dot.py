@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import warnings
 from pathlib import Path
 from typing import Any
 
 import graphviz
 
 from megengine.core.collecting import collection_paused
+from megengine.core.effectless import warn_caller
 from megengine.core.errors import GraphError
 from megengine.serialization import write_atomically
 from megengine.traced_module.bodies import bodies_of, operands_of
@@ -60,7 +60,7 @@ class GraphPicture(graphviz.Digraph):
         if kind not in ("svg", "png"):
             raise GraphError(_missing(self.engine, kind))
         text = "the program dot of Graphviz is not installed: drawn in another layout, without changed attributes"
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        warn_caller(text, RuntimeWarning)
         return to_png(self.drawn, depth=self.depth) if kind == "png" else to_svg(self.drawn, depth=self.depth).encode()
 
 

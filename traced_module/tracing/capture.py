@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 from megengine.core import hooks
+from megengine.core.effectless import warn_caller
 from megengine.core.errors import ArgumentError, GraphError
 from megengine.core.pytree import flatten, keys_in_order, unflatten
 from megengine.dispatch import interpose
@@ -154,7 +154,7 @@ class ModuleTracer(hooks.TraceHooks):
         specialization = Specialization(user_line(self.current.scope.source, _ENTRY), what, path)
         if specialization not in self.specializations:
             self.specializations.append(specialization)
-            warnings.warn(f"{specialization}: {why}", SpecializationWarning, stacklevel=4)
+            warn_caller(f"{specialization}: {why}", SpecializationWarning)
 
     def attribute(self, module: Module, name: str, value: Any) -> Any:
         scope = self.current.scope
