@@ -19,7 +19,7 @@ import click
 
 from megengine._early import interrupts
 from megengine.cli.output import Output, printable
-from megengine.cli.recipes import recipe_option
+from megengine.cli.recipes import in_options, recipe_option
 from megengine.core.errors import MegEngineError, nearest
 
 EXIT_BAD, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
@@ -163,8 +163,9 @@ def _message(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "not enough memory for this model; free memory or take a smaller input shape"
     if isinstance(error, MegEngineError):
-        notes = getattr(error, "__notes__", [])
-        return " | ".join([str(error), *notes])
+        notes, ctx = getattr(error, "__notes__", []), click.get_current_context(silent=True)
+        text = str(error) if ctx is None else in_options(str(error), ctx.command)
+        return " | ".join([text, *notes])
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'}: {error.strerror or error}"
     if interrupts.raised:  # it was turned into another error

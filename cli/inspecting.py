@@ -213,6 +213,6 @@ def _drawn(source: TracedModule | InternalGraph, depth: int | None, suffix: str,
         try:
             return drawing.to_png(graph, depth=depth)
         except GraphError as error:
-            text = str(error).replace("depth=1", "--depth 1").replace("one module", "one module (--module)")
+            text = str(error).replace("one module", "one module (--module)")
             raise GraphError(text.removeprefix("to_png: ")) from error
     return drawing.to_svg(graph, depth=depth).encode()

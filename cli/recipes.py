@@ -10,6 +10,7 @@
 An option on the command line replaces the one of the file.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,6 +44,23 @@ def key_of(parameter: click.Parameter) -> str:
 def settable(command: click.Command) -> dict[str, click.Parameter]:
     """The parameters of a command that a recipe sets, by key."""
     return {key_of(p): p for p in command.params if p.name not in NOT_IN_FILES}
+
+
+def in_options(text: str, command: click.Command) -> str:
+    """A message about arguments of Python in the words of the command line: `depth=1` is `--depth 1`."""
+    known = {key.replace("-", "_"): p for key, p in settable(command).items() if isinstance(p, click.Option)}
+    names = "|".join(sorted(map(re.escape, known), key=len, reverse=True))
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1], found[2].strip("\"'")
+        if not known[name].is_flag:
+            return f"--{name.replace('_', '-')} {value}"
+        words = {"True": known[name].opts, "False": known[name].secondary_opts}.get(value)
+        return words[0] if words else found[0]
+
+    text = re.sub(rf"^({names}): ", lambda found: f"--{found[1].replace('_', '-')}: ", text)
+    text = re.sub(rf"(?<=[\s(])({names})=(\"\w+\"|'\w+'|[\w.]+)", option, text)
+    return re.sub(rf"(?<=[\s(])({names}) (\"\w+\")", option, text)
 
 
 def _read(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:

@@ -65,8 +65,8 @@ def require_float(graph: InternalGraph) -> None:
 
 def _quantized_already(name: str, form: str, nodes: Iterable[str]) -> QuantizationError:
     return QuantizationError(
-        f"quantize: network {name!r} is quantized already: {_FORMS[form]} ({listed(nodes)}); "
-        "quantize the float network that it was made from"
+        f"network {name!r} is quantized already: {_FORMS[form]} ({listed(nodes)}); "
+        "take the float network that it was made from"
     )
 
 

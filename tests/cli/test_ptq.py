@@ -111,7 +111,7 @@ def test_a_quantized_model_is_refused(folder):
         (GRAPHS / "res_fused_qat.tm", "it holds fake quantization"),
     ):
         error = call("ptq", name, *words, "again.mgt", code=1)
-        assert "is quantized already" in error and how in error and "quantize the float network" in error
+        assert "is quantized already" in error and how in error and "take the float network" in error
     assert not (folder / "again.mgt").exists()
 
 

@@ -16,6 +16,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from megengine.cli.app import COMMANDS, group
+from megengine.cli.recipes import in_options
 from megengine.core.errors import nearest_file
 from megengine.traced_module.formats import native
 
@@ -171,6 +172,29 @@ def test_a_command_that_an_error_advises_is_one(call):
     words = shlex.split(found[1].replace("...", "data.npy"))
     accepted(words)
     assert call(*words) == (0, "") and call("verify", "q.mgt", "--data", "data.npy")[0] == 0
+
+
+STATE = ("ptq", "net.onnx", "--data", "data.npy", "-o", "q.mgt", "--state", "q.state")
+
+
+@pytest.mark.parametrize("pattern", [r"\((--effort \w+),", r", or (--distillation \d+)\)"])
+def test_arguments_of_python_are_told_as_options(call, pattern):
+    """Messages of what the command calls; here the advice is followed."""
+    code, line = call(*STATE)
+    found = re.search(pattern, line)
+    assert code == 1 and found, line
+    assert call(*STATE, *found[1].split())[0] == 0
+
+
+def test_messages_in_the_words_of_the_command_line():
+    def told(text):
+        return in_options(text, command("ptq"))
+
+    assert told("exclude: 'op:x' selects no layer") == "--exclude: 'op:x' selects no layer"
+    assert told("a (bias_correction=False) b") == "a (--no-bias-correction) b"
+    assert told('take group=32 or rounding="gptq"') == "take --group 32 or --rounding gptq"
+    plain = "node 'exclude=3' has depth=1, x.group=3, equalize"  # no option, a name, another command's
+    assert told(plain) == plain
 
 
 def test_a_search_without_a_budget_names_the_options(call):
