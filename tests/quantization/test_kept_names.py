@@ -35,7 +35,7 @@ def network(tmp_path):
             nodes.append(helper.make_node("Relu", [x], [f"r{i}"], f"Relu_{i}"))
             x = f"r{i}"
     ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 6, 6])] for name in ("x", x)]
-    graph = helper.make_graph(nodes, "numbered", *ends, stored)
+    graph = helper.make_graph(nodes, "numbered", ends[0], ends[1], stored)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "n.onnx")
     return load(tmp_path / "n.onnx")
 

@@ -1,5 +1,7 @@
 """Arguments of a wrong kind to the functions of the tools: the error names the function and the argument."""
 
+# pyright: reportArgumentType=false, reportCallIssue=false
+
 import types
 
 import numpy as np

@@ -134,7 +134,7 @@ def take_names(graph: InternalGraph, renaming: Renaming) -> None:
         if circle is None:
             return
         node, holder = waiting.pop(circle), names.get(circle)
-        if holder is not node:
+        if holder is not None and holder is not node:
             waiting[circle] = node
             graph.rename(holder, names.unique(circle))
             free.append(circle)
