@@ -5,6 +5,7 @@ A choice never depends on timing. `MEGENGINE_FORCE_KERNEL=name[,name]` forces ke
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.kernels import isa
-from megengine.kernels.cuda.lists import CUDA_LISTS
+from megengine.kernels.cuda.lists import cuda_lists
 from megengine.kernels.kernel import Kernel, StepKernel, accept_all
 from megengine.kernels.lists import LISTS
 from megengine.kernels.problem import Problem
@@ -28,18 +29,32 @@ class Family:
 
     def __init__(self, op: str) -> None:
         self.op = op
-        self.kernels: tuple[Kernel, ...] = (*LISTS.get(op, ()), *CUDA_LISTS.get(op, ()))
+        self.host: tuple[Kernel, ...] = LISTS.get(op, ())
         self._memo: dict[tuple[Problem, bool], tuple[Kernel, ...]] = {}
+
+    @functools.cached_property
+    def cuda(self) -> tuple[Kernel, ...]:
+        """The kernels of GPUs; their modules are imported when one of them is first asked for."""
+        return cuda_lists().get(self.op, ())
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of all devices."""
+        return (*self.host, *self.cuda)
+
+    def _of(self, problem: Problem) -> tuple[Kernel, ...]:
+        return self.cuda if problem.on_gpu else self.host
 
     @contextmanager
     def planted(self, kernel: Kernel) -> Iterator[None]:
-        """Put a kernel in front of all others while the body runs: for tests."""
-        self.kernels = (kernel, *self.kernels)
+        """Put a kernel in front of all others of its device while the body runs: for tests."""
+        device = "cuda" if _is_cuda(kernel) else "host"
+        setattr(self, device, (kernel, *getattr(self, device)))
         _changed()
         try:
             yield
         finally:
-            self.kernels = tuple(k for k in self.kernels if k is not kernel)
+            setattr(self, device, tuple(k for k in getattr(self, device) if k is not kernel))
             _changed()
 
     def reason(self, kernel: Kernel, problem: Problem, *, step: bool = False) -> str | None:
@@ -48,7 +63,7 @@ class Family:
             return "has no plan step"
         if not step and kernel.run is None:
             return "has no eager form"
-        if problem.on_gpu != kernel.name.startswith("cuda"):
+        if problem.on_gpu != _is_cuda(kernel):
             return f"other device than {problem.device}"
         return _too_wide(kernel, problem) or kernel.usable(problem)
 
@@ -59,7 +74,7 @@ class Family:
         if choice is None:
             if len(self._memo) >= _MEMO_LIMIT:
                 self._memo.clear()
-            usable = [k for k in self.kernels if self.reason(k, problem, step=step) is None]
+            usable = [k for k in self._of(problem) if self.reason(k, problem, step=step) is None]
             preferred = forced()
             usable.sort(key=lambda k: k.name not in preferred)  # stable: the order of the list is kept
             choice = self._memo[key] = () if "reference" in preferred else tuple(usable)
@@ -77,13 +92,17 @@ class Family:
         return tuple(k for k in steps if not moving & set(k.packs) and k.accepts(problem, constants) is None)
 
     def explain(self, problem: Problem, *, step: bool = False) -> list[tuple[str, str]]:
-        """Every kernel with "usable" or the reason why not, the reference last."""
-        rows = [(k.name, self.reason(k, problem, step=step) or "usable") for k in self.kernels]
+        """Every kernel of the device with "usable" or the reason why not, the reference last."""
+        rows = [(k.name, self.reason(k, problem, step=step) or "usable") for k in self._of(problem)]
         return [*rows, ("reference", "usable")]
 
     def forget(self) -> None:
         """Drop memoised choices."""
         self._memo.clear()
+
+
+def _is_cuda(kernel: Kernel) -> bool:
+    return kernel.name.startswith("cuda")
 
 
 def _too_wide(kernel: Kernel, problem: Problem) -> str | None:

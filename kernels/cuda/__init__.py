@@ -1,16 +1,34 @@
 """CUDA kernels: sources in `src/`, compiled at run time, launched through a `Runtime`.
 
-CuPy is optional and imported where it is used; `unavailable_reason()` says why there is no GPU.
+CuPy is optional and imported where it is used; `unavailable_reason()` says why there is no GPU. The modules of kernels
+are parts of this package that are imported when they are first named (`cuda.elementwise`), which only a GPU needs.
 """
 
 from __future__ import annotations
 
-from megengine.kernels.cuda import cupy_runtime, runtime
+from typing import Any
+
+from megengine.core import late
+from megengine.kernels.cuda import runtime
+
+
+def __getattr__(name: str) -> Any:
+    part = late.part(__name__, name)
+    if part is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return part
+
+
+def _of_cupy() -> Any:
+    return late.part(__name__, "cupy_runtime")
+
+
+runtime.provide(lambda device: _of_cupy().CupyRuntime(device))
 
 
 def unavailable_reason(device: str = "gpu0") -> str | None:
     """None when CUDA kernels can run here, else what is missing and the remedy."""
-    return None if runtime.stands_in(device) else cupy_runtime.unavailable_reason()
+    return None if runtime.stands_in(device) else _of_cupy().unavailable_reason()
 
 
 def available(device: str = "gpu0") -> bool:
@@ -20,7 +38,7 @@ def available(device: str = "gpu0") -> bool:
 
 def count() -> int:
     """Number of CUDA devices that can be used."""
-    return max(runtime.stand_ins(), cupy_runtime.count())
+    return max(runtime.stand_ins(), _of_cupy().count())
 
 
 def synchronize() -> None:

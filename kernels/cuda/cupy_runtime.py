@@ -15,7 +15,7 @@ from megengine.kernels import _core
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.compiler import cubin
 from megengine.kernels.cuda.libraries import Libraries, of_device
-from megengine.kernels.cuda.runtime import Recording, Refusals, Runtime, provide
+from megengine.kernels.cuda.runtime import Recording, Refusals, Runtime
 from megengine.kernels.cuda.sources import Program
 
 OLDEST = 75  # sm_75, Turing: the oldest that CUDA 13 compiles for
@@ -292,6 +292,3 @@ class _Graph(Recording):
     @property
     def nbytes(self) -> int:
         return self._kept[-2].total_bytes()
-
-
-provide(CupyRuntime)

@@ -1,69 +1,37 @@
-"""The CUDA kernels of every op, best first: the tables of the families."""
+"""The CUDA kernels of every op, best first: the tables of all modules of this package, in the order of their names.
+
+A module states its kernels as `KERNELS`, and as `LAST` kernels of plans: every operand with four axes that is no
+constant, and every such result, is an array [N,H,W,C]. The modules are imported when kernels are first asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+import importlib
+from collections.abc import Mapping
 
-from megengine.kernels.cuda import (
-    batch_norms,
-    control,
-    convolution,
-    elementwise,
-    indexing,
-    int_layers,
-    int_pointwise,
-    int_products,
-    int_recurrent,
-    int_rows,
-    int_windows,
-    matrices,
-    moves,
-    pooling,
-    products,
-    recurrent,
-    reduction,
-    regions,
-    resizing,
-    row_norms,
-    softmax,
-    sorting,
-)
+from megengine.core import late
 from megengine.kernels.kernel import Kernel
 
-_FAMILIES = (
-    batch_norms,
-    control,
-    convolution,
-    elementwise,
-    indexing,
-    int_layers,
-    int_pointwise,
-    int_products,
-    int_recurrent,
-    int_rows,
-    int_windows,
-    matrices,
-    moves,
-    pooling,
-    products,
-    recurrent,
-    reduction,
-    regions,
-    resizing,
-    row_norms,
-    softmax,
-    sorting,
-)
+_PACKAGE = __name__.rpartition(".")[0]
 
 
-def _joined(tables: Iterable[Mapping[str, tuple[Kernel, ...]]]) -> dict[str, tuple[Kernel, ...]]:
+def _joined(table: str) -> dict[str, tuple[Kernel, ...]]:
     joined: dict[str, tuple[Kernel, ...]] = {}
-    for table in tables:
-        for op, kernels in table.items():
+    for name in sorted(late.parts(_PACKAGE)):
+        found: Mapping[str, tuple[Kernel, ...]] = getattr(importlib.import_module(f"{_PACKAGE}.{name}"), table, {})
+        for op, kernels in found.items():
             joined[op] = (*joined.get(op, ()), *kernels)
     return joined
 
 
-CUDA_LISTS = _joined(getattr(family, "KERNELS", {}) for family in _FAMILIES)
-# Kernels of plans: every operand with four axes that is no constant, and every such result, is an array [N,H,W,C].
-CUDA_LAST = _joined(getattr(family, "LAST", {}) for family in _FAMILIES)
+@functools.cache
+def cuda_lists() -> Mapping[str, tuple[Kernel, ...]]:
+    """The kernels of every op."""
+    return _joined("KERNELS")
+
+
+@functools.cache
+def cuda_last() -> Mapping[str, tuple[Kernel, ...]]:
+    """The kernels of plans that take values channels-last, of every op that has one."""
+    return _joined("LAST")

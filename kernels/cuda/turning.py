@@ -6,7 +6,7 @@ from typing import Any
 
 from megengine.kernels.problem import Problem
 
-LAST = (0, 2, 3, 1)  # axes in the order in which they lie in memory
+AXES = (0, 2, 3, 1)  # axes in the order in which they lie in memory
 _MOVED = {1: 3, 2: 1, 3: 2}  # of an axis in rows: where it is channels-last
 _MEANS = ("mean", "qmean")
 _BY_AXIS = {"pad": ("widths",), "slice": ("starts", "stops", "steps"), "fused_repeat": ("counts",)}  # one for each axis
@@ -14,7 +14,7 @@ _BY_AXIS = {"pad": ("widths",), "slice": ("starts", "stops", "steps"), "fused_re
 
 def turned_shape(shape: tuple[Any, ...]) -> tuple[Any, ...]:
     """The shape of the channels-last array of a value; what belongs to each axis, in the order of its axes."""
-    return tuple(shape[axis] for axis in LAST)
+    return tuple(shape[axis] for axis in AXES)
 
 
 def turned_attrs(problem: Problem, pointwise: frozenset[str]) -> dict[str, Any] | None:
@@ -31,7 +31,7 @@ def turned_attrs(problem: Problem, pointwise: frozenset[str]) -> dict[str, Any] 
     if problem.op in _MEANS and problem.inputs[0].ndim == 4 and _of_space(attrs.get("axis")):
         return {**attrs, "axis": (1, 2)}
     if problem.op == "transpose" and problem.inputs[0].ndim == 4:
-        return {"perm": tuple(LAST.index(attrs["perm"][axis]) for axis in LAST)}
+        return {"perm": tuple(AXES.index(attrs["perm"][axis]) for axis in AXES)}
     if problem.op in _BY_AXIS and problem.inputs[0].ndim == 4:
         return {k: turned_shape(v) if k in _BY_AXIS[problem.op] else v for k, v in attrs.items()}
     return None

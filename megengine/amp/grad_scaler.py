@@ -12,7 +12,7 @@ from megengine.autodiff.grad_manager import tensors_of
 from megengine.core.dtype import is_float
 from megengine.core.errors import ArgumentError, OptionError
 from megengine.dispatch.refusal import constructor, explains, shown
-from megengine.kernels.cuda import updates
+from megengine.kernels import cuda
 from megengine.kernels.cuda.placing import on_gpu
 from megengine.tensor import Tensor
 
@@ -87,7 +87,7 @@ class GradScaler:
         found = False
         for device in {gradient.spec.device for _, gradient in owners}:
             here = [(t, gradient) for t, gradient in owners if gradient.spec.device == device]
-            arrays, not_finite = updates.unscaled([g._storage() for _, g in here], 1 / self.scale_factor)
+            arrays, not_finite = cuda.updates.unscaled([g._storage() for _, g in here], 1 / self.scale_factor)
             for (t, gradient), array in zip(here, arrays, strict=True):
                 t.grad = Tensor._wrap(array, gradient.dtype, device)
             found |= bool(not_finite.numpy())

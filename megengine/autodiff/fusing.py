@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from megengine.dispatch import get_op
 from megengine.dispatch.notes import Notes
-from megengine.kernels.cuda import elementwise
+from megengine.kernels import cuda
 from megengine.kernels.elementwise import MOST_INSTRUCTIONS
 from megengine.kernels.problem import Problem
 from megengine.tensor import Tensor
@@ -53,8 +53,9 @@ def _group(notes: Notes, root: int, candidates: set[int], users: dict[int, set[i
 
 def fuse(notes: Notes, wanted: Collection[Tensor]) -> None:
     """Replace chains of elementwise steps, whose values nobody else reads, by one step each."""
+    usable = cuda.elementwise.usable
     problems = {k: _problem(notes, k) for k in range(len(notes.steps))}
-    candidates = {k for k, problem in problems.items() if problem is not None and elementwise.usable(problem) is None}
+    candidates = {k for k, problem in problems.items() if problem is not None and usable(problem) is None}
     users: dict[int, set[int]] = {id(t): {-1} for t in wanted}  # steps that read a value; -1 stands for the caller
     for k, (_, _, tensors) in enumerate(notes.steps):
         for t in tensors:
@@ -68,7 +69,7 @@ def fuse(notes: Notes, wanted: Collection[Tensor]) -> None:
         sources, spec = _sources(notes, group), notes.results[root].spec
         attrs = {"program": _program(notes, group, sources)}
         problem = Problem("elementwise", [t.spec for t in sources.values()], (spec,), attrs)
-        if len(group) > 1 and elementwise.usable(problem) is None:
+        if len(group) > 1 and usable(problem) is None:
             notes.steps[root] = (get_op("elementwise"), attrs, tuple(sources.values()))
             dropped |= {*group} - {root}
             for t in sources.values():

@@ -17,7 +17,8 @@ from megengine.core.limits import refuse_oversized
 from megengine.core.sizes import as_examples, is_open
 from megengine.core.spec import TensorSpec, interned
 from megengine.dispatch.record import Op, get_op, registry
-from megengine.kernels.cuda import elementwise, fallback, placing
+from megengine.kernels import cuda
+from megengine.kernels.cuda import fallback, placing
 from megengine.kernels.half_conversion import converted, wide, widened
 from megengine.kernels.kernel import EagerKernel, FlatKernel
 from megengine.kernels.problem import Problem
@@ -271,11 +272,12 @@ def _widened_gpu_runner(op: Op, problem: Problem, single: bool) -> Callable[...,
         return None
     inputs = [storage_of(wide(s).dtype) for s in problem.inputs]
     outputs = [storage_of(s.dtype) if w.dtype != s.dtype else None for s, w in _zip(problem.outputs, wider.outputs)]
+    cast = cuda.elementwise.cast
 
     def call(*arrays: Any) -> Any:
-        out = run(*(a if s.dtype == t else elementwise.cast(a, t) for a, s, t in _zip(arrays, problem.inputs, inputs)))
+        out = run(*(a if s.dtype == t else cast(a, t) for a, s, t in _zip(arrays, problem.inputs, inputs)))
         results = (out,) if single else out
-        results = tuple(a if t is None else elementwise.cast(a, t) for a, t in _zip(results, outputs))
+        results = tuple(a if t is None else cast(a, t) for a, t in _zip(results, outputs))
         return results[0] if single else results
 
     return call

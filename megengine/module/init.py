@@ -13,8 +13,8 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, nearest
 from megengine.core.limits import refuse_oversized
 from megengine.dispatch.refusal import checked
+from megengine.kernels import cuda
 from megengine.kernels.cuda.array import DeviceArray
-from megengine.kernels.cuda.elementwise import cast
 from megengine.kernels.cuda.placing import filled, on_gpu
 from megengine.ops.common import choice
 from megengine.random.rng import draw
@@ -26,7 +26,7 @@ def _write(tensor: Tensor, value: Any) -> None:
         raise ArgumentError(f"tensor is {shown(tensor)}; expected a Parameter or a Tensor, which takes the new values")
     dtype = storage_of(tensor.dtype)
     if value.dtype != dtype:
-        value = cast(value, dtype) if type(value) is DeviceArray else value.astype(dtype)
+        value = cuda.elementwise.cast(value, dtype) if type(value) is DeviceArray else value.astype(dtype)
     tensor._reset(Tensor._wrap(value, tensor.dtype, tensor.spec.device))
 
 

@@ -11,7 +11,7 @@ from megengine.core.dtype import is_float
 from megengine.core.errors import ArgumentError, OptionError
 from megengine.dispatch import apply
 from megengine.dispatch.refusal import checked
-from megengine.kernels.cuda import updates
+from megengine.kernels import cuda
 from megengine.kernels.cuda.placing import on_gpu
 from megengine.tensor import Tensor
 
@@ -63,7 +63,7 @@ def _on_one_gpu(gradients: list[Tensor]) -> bool:
 def _limit_on_gpu(gradients: list[Tensor], max_norm: float, order: float) -> Tensor:
     once = list({id(g): g for g in gradients}.values())
     arrays, measured = ([g._storage() for g in some] for some in (once, gradients))
-    new, norm = updates.limited(arrays, measured, max_norm, order)
+    new, norm = cuda.updates.limited(arrays, measured, max_norm, order)
     for g, array in zip(once, new, strict=True):
         g._reset(Tensor._wrap(array, g.dtype, g.spec.device))
     return Tensor._wrap(norm, None, once[0].spec.device)

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from megengine.kernels import updates
-from megengine.kernels.cuda.updates import DeviceBatch, adapted
+from megengine.kernels import cuda, updates
 from megengine.optimizer.adam import MOMENTS, moments_ratio, moments_scalars
 from megengine.optimizer.optimizer import Group, Optimizer, Parameters, State
 from megengine.tensor import Tensor
@@ -54,11 +53,11 @@ class LAMB(Optimizer):
         direction *= rate
         return np.subtract(w, direction, out=out)
 
-    def _run_on_gpu(self, batch: DeviceBatch, group: Group) -> None:
+    def _run_on_gpu(self, batch: cuda.updates.DeviceBatch, group: Group) -> None:
         news = list(batch.outs)
         batch.outs[:] = [w.runtime.empty(w.shape, w.dtype) for w in batch.values]
         batch.run(0.0)
-        adapted(batch, news, group["lr"], adapts=bool(self.always_adapt or group["weight_decay"]))
+        cuda.updates.adapted(batch, news, group["lr"], adapts=bool(self.always_adapt or group["weight_decay"]))
 
 
 class LAMBFp16(LAMB):

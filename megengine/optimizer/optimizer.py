@@ -13,11 +13,9 @@ from megengine.core.calls import shown
 from megengine.core.dtype import bfloat16, storage_of
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, StateDictError
 from megengine.dispatch.refusal import constructor, explains, own
-from megengine.kernels import updates
-from megengine.kernels.cuda import elementwise
+from megengine.kernels import cuda, updates
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.placing import host, on_gpu, placed
-from megengine.kernels.cuda.updates import DeviceBatch
 from megengine.tensor import Parameter, Tensor
 
 Parameters = Iterable[Parameter] | Iterable[dict[str, Any]] | dict[str, Any] | Parameter
@@ -218,7 +216,7 @@ class Optimizer:
         writer = next(c for c in type(self).__mro__ if "_write_new" in vars(c))
         if twin is None or "_run_on_gpu" not in vars(writer):
             return params
-        batches: dict[Any, tuple[DeviceBatch, list[tuple[Parameter, DeviceArray]]]] = {}
+        batches: dict[Any, tuple[cuda.updates.DeviceBatch, list[tuple[Parameter, DeviceArray]]]] = {}
         others = []
         for p, gradient in params:
             g = on_its_device(gradient, p)
@@ -231,7 +229,7 @@ class Optimizer:
                 count = state["step"].item()
             key = (p.spec.device, count)
             if key not in batches:
-                batches[key] = (DeviceBatch(twin(self, state, group)), [])
+                batches[key] = (cuda.updates.DeviceBatch(twin(self, state, group)), [])
             batch, done = batches[key]
             for name in (*batch.update.states, *filter(None, (self._copies,))):
                 if type(state[name]) is not DeviceArray:  # `placed` would share numbers with others
@@ -242,16 +240,16 @@ class Optimizer:
                 out = self._place_on_gpu(p)
                 w = p._storage()
             else:
-                w, out = elementwise.cast(p._storage(), _F32), g.runtime.empty(p.shape, _F32)
-            batch.add(out, w, g if g.dtype == _F32 else elementwise.cast(g, _F32), state)
+                w, out = cuda.elementwise.cast(p._storage(), _F32), g.runtime.empty(p.shape, _F32)
+            batch.add(out, w, g if g.dtype == _F32 else cuda.elementwise.cast(g, _F32), state)
             done.append((p, out))
         for batch, done in batches.values():
             self._run_on_gpu(batch, group)
             for p, out in done:
-                p._value = elementwise.cast(out, storage_of(p.dtype)) if self._copies or p.dtype != _F32 else out
+                p._value = cuda.elementwise.cast(out, storage_of(p.dtype)) if self._copies or p.dtype != _F32 else out
         return others
 
-    def _run_on_gpu(self, batch: DeviceBatch, group: Group) -> None:
+    def _run_on_gpu(self, batch: cuda.updates.DeviceBatch, group: Group) -> None:
         """Write new values of parameters on a GPU: what `_write_new` does on the processor."""
         batch.run(self._gradient_decay(group))
 

@@ -1,7 +1,7 @@
 """Where plans for GPUs compute ops on channels-last values: by kernels that take them, and on shapes with turned axes.
 
 A value with four axes lies in rows, as the op says it ([N,C,H,W]), or channels-last, as an array [N,H,W,C]. Ops of
-single numbers compute on either; so do ops with a kernel of `CUDA_LAST`. All other ops take rows.
+single numbers compute on either; so do ops with a kernel of `cuda_last`. All other ops take rows.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.core.spec import TensorSpec
-from megengine.kernels.cuda.lists import CUDA_LAST
-from megengine.kernels.cuda.turning import LAST, turned_attrs, turned_shape
+from megengine.kernels.cuda.lists import cuda_last
+from megengine.kernels.cuda.turning import AXES, turned_attrs, turned_shape
 from megengine.kernels.kernel import Kernel
 from megengine.kernels.problem import Problem
 from megengine.plan.layouts import one_layout
@@ -39,7 +39,7 @@ def last_kernel(problem: Problem, moving: Iterable[int]) -> Kernel | None:
         return None
     if not all(turnable(problem.inputs[i]) for i in moving):
         return None
-    return next((k for k in CUDA_LAST.get(problem.op, ()) if k.usable(problem) is None), None)
+    return next((k for k in cuda_last().get(problem.op, ()) if k.usable(problem) is None), None)
 
 
 # ---------------------------------------------------------------- ops of single numbers
@@ -58,7 +58,7 @@ def _wide(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _turn_constant(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array.reshape(_wide(array.shape)).transpose(LAST))
+    return np.ascontiguousarray(array.reshape(_wide(array.shape)).transpose(AXES))
 
 
 def turned_op(expr: Apply, problem: Problem, pointwise: frozenset[str]) -> Turned | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from megengine.core.errors import DeviceError, DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import runner
-from megengine.kernels.cuda import convolution, elementwise, int_layers, int_layout, int_pointwise
+from megengine.kernels import cuda
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.runtime import Recording, runtime_of
 from megengine.kernels.kernel import Kernel
@@ -40,7 +41,12 @@ from megengine.traced_module.passes.activations import name_activations
 
 # They lie as their operand does, since moving it takes as long as they do.
 FOLLOWING = ("max_pool2d", "avg_pool2d", "qavg_pool2d", "resize")
-POINTWISE = frozenset({*elementwise.KERNELS, *int_pointwise.KERNELS})
+
+
+@functools.cache
+def pointwise() -> frozenset[str]:
+    """Ops of single numbers."""
+    return frozenset({*cuda.elementwise.KERNELS, *cuda.int_pointwise.KERNELS})
 
 
 @dataclass(slots=True)
@@ -76,14 +82,14 @@ def prepared(source: InternalGraph) -> InternalGraph:
         fold_views(graph)
     name_norms(graph)
     fuse(graph, exact=exact)
-    fuse_chains(graph, elementwise.usable)
+    fuse_chains(graph, cuda.elementwise.usable)
     graph.lint()
     return graph
 
 
 def _moving(expr: Apply) -> list[int]:
     """The operands that kernels of plans take channels-last: of convolutions, all but the weight, computed or not."""
-    if expr.op in convolution.LAST:
+    if expr.op in cuda.convolution.LAST:
         return [i for i, n in enumerate(expr.inputs) if n.spec.ndim == 4 and i != 1]
     return [i for i, n in enumerate(expr.inputs) if n.spec.ndim == 4 and not isinstance(n.expr, Constant)]
 
@@ -126,10 +132,10 @@ class _Builder:
         if key not in self.place:
             if isinstance(node.expr, Constant):
                 array = self.runtime.upload(np.ascontiguousarray(node.expr.value.numpy()))
-                self.place[key] = self._new(int_layout.to_last(array) if last else array)
+                self.place[key] = self._new(cuda.int_layout.to_last(array) if last else array)
             else:
                 source = self.place[id(node), not last]
-                turn = int_layout.to_last if last else int_layout.to_first
+                turn = cuda.int_layout.to_last if last else cuda.int_layout.to_first
                 info = StepInfo("to_channels_last" if last else "to_rows", node.name, "cuda_turn", "")
                 self.place[key] = self._new()
                 self.steps.append(_Step(info, turn, [source], [self.place[key]]))
@@ -145,7 +151,7 @@ class _Builder:
             source = self._get(node, last=False)
             self.place[key] = self._new()
             info = StepInfo("to_channels_last", node.name, "cuda_turn", "")
-            turn = partial(int_layout.to_last, pitch=pitch)
+            turn = partial(cuda.int_layout.to_last, pitch=pitch)
             self.steps.append(_Step(info, turn, [source], [self.place[key]]))
         return self.place[key]
 
@@ -164,7 +170,7 @@ class _Builder:
         if kernel is not None and not follows:
             reads = [self._get(n, last=i in moving) for i, n in enumerate(expr.inputs)]
             if expr.op == "qconv2d":
-                reads[0] = self._pitched(expr.inputs[0], int_layers.useful_pitch(problem))
+                reads[0] = self._pitched(expr.inputs[0], cuda.int_layers.useful_pitch(problem))
             self._step(expr, problem, kernel.name, partial(_run_of(kernel), problem), reads, last=True)
             return
         if self._turned(expr, problem):
@@ -178,7 +184,7 @@ class _Builder:
         """Add a step on channels-last values, where most operands lie so and the op allows it."""
         if not prefers_last(expr.inputs, self._lies_last):
             return False
-        turned = turned_op(expr, problem, POINTWISE)
+        turned = turned_op(expr, problem, pointwise())
         kernel = None if turned is None else next(iter(family(expr.op).candidates(turned.problem)), None)
         if turned is None or kernel is None:
             return False

@@ -19,8 +19,7 @@ from megengine.core.limits import refuse_oversized
 from megengine.dispatch.apply import active_interposers, apply
 from megengine.dispatch.public import public
 from megengine.dispatch.refusal import checked, constructor, explains
-from megengine.kernels import filling
-from megengine.kernels.cuda import random as gpu_random
+from megengine.kernels import cuda, filling
 from megengine.kernels.cuda.placing import on_gpu
 from megengine.tensor import Tensor
 
@@ -147,7 +146,7 @@ class RNG:
         """
         if math.prod(shape) >= _LARGE:
             if on_gpu(device):
-                made = gpu_random.random_array
+                made = cuda.random.random_array
                 return made(self._key(), shape, normal=normal, scale=scale, shift=shift, device=device)
             return filling.random_array(self._key(), shape, normal=normal, scale=scale, shift=shift)
         method = self.generator.standard_normal if normal else self.generator.random
@@ -256,7 +255,7 @@ def draw_factors(shape: tuple[int, ...], dtype: np.dtype, *, zeros: float, devic
     factor = np.float32(1 / (1 - zeros))
     large = math.prod(shape) >= _LARGE
     if large and on_gpu(device):
-        return gpu_random.random_factors(
+        return cuda.random.random_factors(
             _default._key(), shape, dtype, least=zeros, factor=float(factor), device=device
         )
     drawn = draw(shape, normal=False) if large else _default.generator.random(shape)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import MegEngineError
-from megengine.kernels.cuda import statistics as counting
+from megengine.kernels import cuda
 from megengine.quantization.ranges import Batch, TensorStatistics
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
@@ -105,11 +105,11 @@ class DeviceCounter:
             seen.update(value.numpy(), samples=samples)
             return
         axis = seen.axis_of(x.ndim)
-        lo, hi, sums = counting.spans(x, samples, axis or None)
+        lo, hi, sums = cuda.statistics.spans(x, samples, axis or None)
         if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
             raise seen.refusal(value.numpy())
         means = (sums / (x.size // sums.size)).astype(np.float32) if seen.averaged and axis else None
-        seen.add(x.size, lo, hi, means, axis or None, partial(counting.count, x))
+        seen.add(x.size, lo, hi, means, axis or None, partial(cuda.statistics.count, x))
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:

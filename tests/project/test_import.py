@@ -39,6 +39,28 @@ def test_slow_parts_of_the_library_are_not_imported():
     assert (ours - numpys) & slow == set()
 
 
+def test_kernels_of_gpus_come_when_a_gpu_is_used():
+    """Not with tensors, gradients, random numbers, optimizers and plans of the processor."""
+    code = (
+        "import sys, megengine as mge, megengine.functional as F\n"
+        "from megengine.kernels import registry\n"
+        "net = mge.module.Linear(2, 3)\n"
+        "opt, gm = mge.optimizer.LAMB(net.parameters(), lr=0.1), mge.autodiff.GradManager().attach(net.parameters())\n"
+        "for _ in range(3):\n"
+        "    with gm:\n"
+        "        gm.backward(F.mean(F.exp(net(mge.random.normal(size=(4, 2))))))\n"
+        "    opt.step()\n"
+        "traced = mge.traced_module.trace_module(net, mge.functional.ones((1, 2)))\n"
+        "mge.plan.compile(traced).describe()\n"
+        "loaded = {name.rpartition('.')[2] for name in sys.modules if name.startswith('megengine.kernels.cuda.')}\n"
+        "assert loaded <= {'array', 'fallback', 'lists', 'placing', 'runtime', 'sources', 'turning'}, loaded\n"
+        "assert {k.name.startswith('cuda') for k in registry.family('add').kernels} == {True, False}\n"
+        "assert 'megengine.kernels.cuda.elementwise' in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_traced_and_quantized_parts_come_when_they_are_named():
     code = (
         "import sys, megengine as mge\n"
