@@ -28,7 +28,7 @@ runtime.provide(lambda device: _of_cupy().CupyRuntime(device))
 
 def unavailable_reason(device: str = "gpu0") -> str | None:
     """None when CUDA kernels can run here, else what is missing and the remedy."""
-    return None if runtime.stands_in(device) else _of_cupy().unavailable_reason()
+    return None if runtime.stands_in(device) else _of_cupy().unavailable_reason(device)
 
 
 def available(device: str = "gpu0") -> bool:

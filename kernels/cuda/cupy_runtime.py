@@ -24,12 +24,16 @@ _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permissi
 
 
 @functools.cache
-def unavailable_reason() -> str | None:
-    """None when CUDA kernels can run here, else what is missing and the remedy."""
+def _driver_reason() -> str | None:
+    """None when CUDA runs here, else what is missing and the remedy."""
     try:
         import cupy
-    except ImportError:
+    except ModuleNotFoundError as exc:
+        if exc.name != "cupy":
+            return f"CuPy does not load ({exc}): pip install 'megengine[cuda]'"
         return "CuPy is not installed: pip install 'megengine[cuda]'"
+    except ImportError as exc:  # a library that it needs
+        return f"CuPy does not load ({exc}): pip install 'megengine[cuda]'"
     try:
         if cupy.cuda.runtime.getDeviceCount() == 0:
             return "there is no CUDA device"
@@ -40,9 +44,26 @@ def unavailable_reason() -> str | None:
     return None
 
 
+@functools.cache
+def unavailable_reason(device: str = "gpu0") -> str | None:
+    """None when CUDA kernels can run on a device, else what is missing and the remedy."""
+    reason = _driver_reason()
+    if reason is not None:
+        return reason
+    import cupy
+
+    index, count = int(device.removeprefix("gpu")), cupy.cuda.runtime.getDeviceCount()
+    if index >= count:
+        return f"there are devices gpu0 to gpu{count - 1}; use one of them"
+    architecture = int(cupy.cuda.Device(index).compute_capability)
+    if architecture < OLDEST:
+        return f"it has compute capability {architecture / 10}; expected {OLDEST / 10} or more"
+    return None
+
+
 def count() -> int:
     """Number of CUDA devices; 0 where CUDA does not run."""
-    if unavailable_reason() is not None:
+    if _driver_reason() is not None:
         return 0
     import cupy
 
@@ -54,28 +75,18 @@ class CupyRuntime(Runtime):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        reason = unavailable_reason()
+        reason = unavailable_reason(name)
         if reason is not None:
             raise DeviceError(f"device {name!r} is not usable: {reason}; use cpu0, the processor")
         import cupy
 
         self._cupy, self.index = cupy, int(name.removeprefix("gpu"))
-        count = cupy.cuda.runtime.getDeviceCount()
-        if self.index >= count:
-            raise DeviceError(
-                f"device {name!r} is not usable: there are devices gpu0 to gpu{count - 1}; use one of them"
-            )
         self.architecture = int(cupy.cuda.Device(self.index).compute_capability)
-        if self.architecture < OLDEST:
-            raise DeviceError(
-                f"device {name!r} is not usable: it has compute capability {self.architecture / 10}; expected "
-                f"{OLDEST / 10} or more; use cpu0, the processor"
-            )
         self._functions: dict[tuple[Program, str], int] = {}  # handles
         self._granted: dict[int, int] = {}  # bytes of shared memory of functions that need permission
         self._modules: dict[Program, Any] = {}
         self._launcher = _core.CudaLauncher("libcuda.so.1")
-        self._alone = count == 1
+        self._alone = cupy.cuda.runtime.getDeviceCount() == 1
         self._held = _core.CudaHeld()
         self._peak_reserved = 0
         self._kept: dict[int, Any] | None = None  # while launches are recorded: memory from outside that they name

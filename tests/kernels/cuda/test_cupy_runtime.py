@@ -1,13 +1,15 @@
 """The runtime of a GPU with a stand-in for CuPy: counted memory, functions, errors that say what is missing."""
 
+import re
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from megengine import tensor
 from megengine.core.errors import DeviceError
-from megengine.kernels import _core
+from megengine.kernels import _core, cuda
 from megengine.kernels.cuda import cupy_runtime
 from megengine.kernels.cuda.sources import program
 
@@ -18,6 +20,11 @@ class OutOfMemoryError(Exception):
 
 class CudaError(Exception):
     pass
+
+
+def forget():
+    cupy_runtime.unavailable_reason.cache_clear()
+    cupy_runtime._driver_reason.cache_clear()
 
 
 class Stand:
@@ -61,7 +68,7 @@ def made(monkeypatch):
         return lambda *arguments: launches.append(arguments) or 0
 
     def make(name="gpu0", **settings):
-        cupy_runtime.unavailable_reason.cache_clear()
+        forget()
         stand = Stand(**settings)
         monkeypatch.setitem(sys.modules, "cupy", stand)
         monkeypatch.setattr(
@@ -73,7 +80,7 @@ def made(monkeypatch):
         return cupy_runtime.CupyRuntime(name), stand, launches
 
     yield make
-    cupy_runtime.unavailable_reason.cache_clear()
+    forget()
 
 
 def test_functions_are_loaded_once_and_granted_shared_memory_once(made):
@@ -131,6 +138,30 @@ def test_an_old_driver_is_named(made, monkeypatch):
 
     made()
     sys.modules["cupy"].cuda.runtime.getDeviceCount = count
-    cupy_runtime.unavailable_reason.cache_clear()
+    forget()
     assert "older than CUDA 13 needs (580)" in cupy_runtime.unavailable_reason()
     assert cupy_runtime.count() == 0
+
+
+def test_every_device_has_its_own_reason(made):
+    """A GPU that is too old, or is not there, is no device that xpux stands for or that a tensor is made on."""
+    with pytest.raises(DeviceError, match=r"capability 6.1"):
+        made(capability="61", devices=2)
+    assert cupy_runtime.count() == 2 and not cuda.available() and not cuda.available("gpu1")
+    made()
+    assert cuda.available() and not cuda.available("gpu1")
+    with pytest.raises(DeviceError, match=r"'cuda:3' is not usable: there are devices gpu0 to gpu0; use one of them"):
+        tensor(1.0, device="cuda:3")
+
+
+def test_cupy_that_does_not_load_is_not_called_missing(monkeypatch, tmp_path):
+    (tmp_path / "cupy.py").write_text("raise ImportError('libcudart.so.13: no such file')")
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    forget()
+    words = r"CuPy does not load \(libcudart.so.13: no such file\): pip install 'megengine\[cuda\]'"
+    assert re.match(words, cupy_runtime.unavailable_reason())
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    forget()
+    assert cupy_runtime.unavailable_reason().startswith("CuPy is not installed")
+    forget()
