@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from megengine.kernels import _core
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.compiler import cubin
 from megengine.kernels.cuda.libraries import Libraries, of_device
-from megengine.kernels.cuda.runtime import Recording, Refusals, Runtime
+from megengine.kernels.cuda.runtime import Recording, Refusals, Runtime, forget, in_use
 from megengine.kernels.cuda.sources import Program
 
 OLDEST = 75  # sm_75, Turing: the oldest that CUDA 13 compiles for
@@ -23,9 +24,14 @@ _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permission
 
 
+_lost: list[str] = []  # why CUDA does not run in a process that was forked
+
+
 @functools.cache
 def _driver_reason() -> str | None:
     """None when CUDA runs here, else what is missing and the remedy."""
+    if _lost:
+        return _lost[0]
     try:
         import cupy
     except ModuleNotFoundError as exc:
@@ -70,6 +76,25 @@ def count() -> int:
     return cupy.cuda.runtime.getDeviceCount()
 
 
+def _forked() -> None:
+    """In the child of a fork: CUDA that was started before never works in it, and fails with numbers of errors."""
+    if not _driver_reason.cache_info().currsize or _driver_reason() is not None:
+        return
+    _lost[:] = [
+        "this process was forked from one that had started CUDA, which cannot be used here: compute on cpu0, or start "
+        "processes by multiprocessing's 'spawn'"
+    ]
+    _driver_reason.cache_clear()
+    unavailable_reason.cache_clear()
+    for one in in_use():
+        if isinstance(one, CupyRuntime):
+            one.lose()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
 class CupyRuntime(Runtime):
     """The device of a number. Values lie in CuPy's memory pool; launches go to CuPy's current stream."""
 
@@ -98,6 +123,14 @@ class CupyRuntime(Runtime):
         runtime = self._cupy.cuda.runtime
         if runtime.getDevice() != self.index:
             runtime.setDevice(self.index)
+
+    def lose(self) -> None:
+        """Let every use of the device raise DeviceError: the process was forked."""
+        forget(self.name)
+        self._select = self._refuse
+
+    def _refuse(self) -> None:
+        raise DeviceError(f"{self.name}: {_lost[0]}")
 
     def empty(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
         dtype, shape = np.dtype(dtype), tuple(shape)
@@ -129,6 +162,7 @@ class CupyRuntime(Runtime):
     def table(self, array: np.ndarray) -> DeviceArray:
         out = self.empty(array.shape, array.dtype)
         if out.size:
+            self._select()
             stream = self._cupy.cuda.get_current_stream()  # pageable memory is read before the call returns
             self._cupy.cuda.runtime.memcpyAsync(out.address, array.ctypes.data, array.nbytes, 1, stream.ptr)
         return out

@@ -296,6 +296,11 @@ def installed(runtime: Runtime) -> Iterator[Runtime]:
             _runtimes[runtime.name] = before
 
 
+def forget(device: str) -> None:
+    """Let the runtime of a device be made anew at its next use."""
+    _runtimes.pop(device, None)
+
+
 def stands_in(device: str) -> bool:
     """Whether a runtime is installed for the device."""
     return device in _runtimes

@@ -1,5 +1,6 @@
 """The runtime of a GPU with a stand-in for CuPy: counted memory, functions, errors that say what is missing."""
 
+import os
 import re
 import sys
 from types import SimpleNamespace
@@ -11,6 +12,8 @@ from megengine import tensor
 from megengine.core.errors import DeviceError
 from megengine.kernels import _core, cuda
 from megengine.kernels.cuda import cupy_runtime
+from megengine.kernels.cuda import runtime as runtimes
+from megengine.kernels.cuda.runtime import runtime_of
 from megengine.kernels.cuda.sources import program
 
 
@@ -123,6 +126,25 @@ def test_memory_is_counted(made):
 def test_what_cannot_be_used_says_why(made, settings, name, words):
     with pytest.raises(DeviceError, match=f"device '{name}' is not usable: .*{words}"):
         made(name, **settings)
+
+
+def test_the_child_of_a_fork_says_that_cuda_cannot_be_used(made):
+    """CUDA fails there with "initialization error" at any call: of tensors that were made before, too."""
+    made()
+    runtime = runtime_of("gpu0")
+    x = runtime.empty((4,), np.float32)
+    child = os.fork()
+    if not child:
+        words = []
+        for use in (x.numpy, lambda: runtime.zeros((2,), np.int32), lambda: tensor(1.0, device="gpu0")):
+            try:
+                use()
+            except DeviceError as exc:
+                words.append("forked from one that had started CUDA" in str(exc) and "'spawn'" in str(exc))
+        os._exit(0 if words == [True] * 3 and not cuda.available() and cuda.count() == 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert cuda.available() and x.numpy().shape == (4,)  # the parent goes on
+    runtimes.forget("gpu0")
 
 
 def test_a_launch_that_fails_names_the_kernel(made, monkeypatch):
