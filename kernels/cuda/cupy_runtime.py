@@ -264,9 +264,7 @@ class CupyRuntime(Runtime):
                     raise DeviceError(f"{self.name}: the launches cannot be recorded: {exc}") from exc
                 finally:
                     self._kept = None
-                    if stream.is_capturing():
-                        with contextlib.suppress(cuda.runtime.CUDARuntimeError):
-                            stream.end_capture()
+                    _end_capture(stream)
         return _Graph(self, graph, outputs, refusals, [*kept.values(), pool, stream])
 
     def milliseconds(self, work: Callable[[], Any]) -> float:
@@ -319,6 +317,15 @@ class CupyRuntime(Runtime):
             return cupy.empty(array.shape, array.dtype)
         memory = cupy.cuda.UnownedMemory(array.address, array.nbytes, array, self.index)
         return cupy.ndarray(array.shape, array.dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def _end_capture(stream: Any) -> None:
+    """End a capture that an error left open; `is_capturing` raises where the error made it invalid."""
+    with contextlib.suppress(RuntimeError):  # CUDA's errors are RuntimeErrors, too
+        if not stream.is_capturing():
+            return
+    with contextlib.suppress(RuntimeError):
+        stream.end_capture()
 
 
 class _Graph(Recording):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,6 +61,7 @@ class Runtime:
         self._cells: DeviceArray | None = None
         self._watched: list[tuple[Refusal, str]] = []
         self._replayed: dict[int, Refusals] = {}
+        self._lock = threading.Lock()  # of the three above
 
     # ---- what a kind of runtime provides
     def empty(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
@@ -202,13 +204,16 @@ class Runtime:
         `error(number)` makes the exception, which is raised where the device is next waited for; a note tells the line
         of the user's program that made the call.
         """
-        if self._cells is None:
-            self._cells = self.zeros((_CELLS,), np.int32)
-        if len(self._watched) == _CELLS:
+        line = _caller()
+        while True:
+            with self._lock:  # two threads have two cells
+                if self._cells is None:
+                    self._cells = self.zeros((_CELLS,), np.int32)
+                at, cells = len(self._watched), self._cells
+                if at < _CELLS:
+                    self._watched.append((error, line))
+                    return DeviceArray(self, cells.owner, cells.address + 4 * at, (1,), np.dtype(np.int32))
             self.synchronize()
-        at = len(self._watched)
-        self._watched.append((error, _caller()))
-        return DeviceArray(self, self._cells.owner, self._cells.address + 4 * at, (1,), np.dtype(np.int32))
 
     @contextmanager
     def refusals_apart(self) -> Iterator[Refusals]:
@@ -228,25 +233,30 @@ class Runtime:
             self._replayed[id(refusals)] = refusals
 
     def _raise_refused(self) -> None:
-        found = [*self._replayed.values()]
-        if self._cells is not None:
-            found.insert(0, Refusals(self._cells, self._watched))
-        self._watched, self._replayed = [], {}
-        for one in found:
-            self._raise_of(one.cells, one.watched)
+        with self._lock:
+            found = [*self._replayed.values()]
+            if self._cells is not None:
+                found.insert(0, Refusals(self._cells, self._watched))
+            self._watched, self._replayed = [], {}
+        refused = [self._refused(one.cells, one.watched) for one in found]  # all, so that no cell keeps its mark
+        for error in filter(None, refused):
+            raise error
 
-    def _raise_of(self, array: DeviceArray, watched: list[tuple[Refusal, str]]) -> None:
+    def _refused(self, array: DeviceArray, watched: list[tuple[Refusal, str]]) -> Exception | None:
+        """The error of the first cell with a mark, of which none is left; None where there is none."""
         cells = np.empty(_CELLS, np.int32)
         self.copy_out(array, cells)
         if not cells.any():
-            return
+            return None
         self.clear(array)
         first = int(np.flatnonzero(cells)[0])
+        if first >= len(watched):  # launched by another thread after this one had looked at the cells before
+            return DeviceError(f"{self.name}: a call of another thread was refused its inputs (MEGENGINE_CUDA_SYNC=1)")
         error, line = watched[first]
         made = error(int(cells[first]) - 1)
         if isinstance(made, MegEngineError):
             made.add_note(f"the call was made at {line}, and computed asynchronously (MEGENGINE_CUDA_SYNC=1: at once)")
-        raise made
+        return made
 
 
 SYNCHRONOUS = os.environ.get("MEGENGINE_CUDA_SYNC", "") not in ("", "0")

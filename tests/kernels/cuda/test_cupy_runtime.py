@@ -21,7 +21,7 @@ class OutOfMemoryError(Exception):
     pass
 
 
-class CudaError(Exception):
+class CudaError(RuntimeError):
     pass
 
 
@@ -152,6 +152,27 @@ def test_a_launch_that_fails_names_the_kernel(made, monkeypatch):
     runtime._launcher = lambda *_: 1
     with pytest.raises(DeviceError, match=r"filling.cu: fill was not launched on gpu0: CUDA error 1 \(grid \(1,\)"):
         runtime.launch(program("filling.cu", TYPE="int"), "fill", 1, 32, ())
+
+
+def test_a_capture_that_an_error_made_invalid_is_ended():
+    """CuPy raises RuntimeError when it is asked whether such a stream is capturing, and the stream stays unusable."""
+
+    class Stream:
+        ended = 0
+
+        def is_capturing(self):
+            raise RuntimeError("the stream was capturing, but an error has invalidated the capture sequence")
+
+        def end_capture(self):
+            self.ended += 1
+            raise CudaError("cudaErrorStreamCaptureInvalidated")
+
+    stream = Stream()
+    cupy_runtime._end_capture(stream)
+    assert stream.ended == 1
+    stream.is_capturing = lambda: False
+    cupy_runtime._end_capture(stream)
+    assert stream.ended == 1
 
 
 def test_an_old_driver_is_named(made, monkeypatch):

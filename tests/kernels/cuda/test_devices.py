@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -167,3 +168,41 @@ def test_traced_modules_move_with_their_constants():
     got = twin(x.to("gpu0"))
     assert got.device == "gpu0"
     np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_replay_that_was_refused_leaves_no_mark(gpu):
+    """Of two recordings that refused their inputs one is raised; the other one's next replay is judged anew."""
+    recorded = []
+    for name in ("first", "second"):
+        with gpu.refusals_apart() as one:
+            cell = gpu.refusal(lambda number, name=name: IndexOutOfRangeError(f"{name}: {number}"))
+        recorded.append((one, cell))
+    for one, cell in recorded:
+        gpu.copy_in(cell, np.array([6], np.int32))
+        gpu.watch_again(one)
+    with pytest.raises(IndexOutOfRangeError, match="first: 5"):
+        gpu.synchronize()
+    gpu.watch_again(recorded[1][0])
+    gpu.synchronize()
+
+
+def test_cells_of_threads_are_their_own(gpu):
+    """More refusals than there are cells, of four threads: none shares a cell with another that is watched."""
+    taken = []
+
+    def take():
+        taken.extend(gpu.refusal(lambda number: IndexOutOfRangeError(str(number))).address for _ in range(700))
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == 2800 and max(taken) - min(taken) <= 4 * 1023
+    gpu.synchronize()
+    cells = [gpu.refusal(lambda number: IndexOutOfRangeError(str(number))) for _ in range(9)]
+    gpu.synchronize()
+    gpu.copy_in(cells[-1], np.array([3], np.int32))  # by a kernel that was launched after the cells were looked at
+    gpu.refusal(lambda number: IndexOutOfRangeError(str(number)))
+    with pytest.raises(DeviceError, match="a call of another thread was refused its inputs"):
+        gpu.synchronize()
