@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from megengine.core.dtype import bfloat16, storage_of
 from megengine.core.spec import TensorSpec
+from megengine.kernels.cuda import settings
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.packing import Packing, kept
 from megengine.kernels.cuda.sources import Program, program
@@ -42,7 +42,7 @@ class Tuning:
     Timed plans may differ from run to run, and so the last bits of results.
     """
 
-    plans = int(os.environ.get("MEGENGINE_CUDA_TUNE", "0"))
+    plans = settings.count("MEGENGINE_CUDA_TUNE")
 
 
 @functools.cache

@@ -238,7 +238,9 @@ class CupyRuntime(Runtime):
                 f"(grid {grid}, block {block}, shared memory {shared} B)"
             )
 
-    def record(self, work: Callable[[], list[DeviceArray]]) -> Recording:
+    def record(self, work: Callable[[], list[DeviceArray]]) -> Recording | None:
+        if self.synchronous:  # launches are to be waited for one by one
+            return None
         self._select()
         cuda = self._cupy.cuda
         pool, stream = cuda.MemoryPool(), cuda.Stream(non_blocking=True)

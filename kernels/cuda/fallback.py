@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 from megengine.core.effectless import warn_caller
 from megengine.core.spec import TensorSpec
 from megengine.kernels.cuda.placing import host, placed
+from megengine.kernels.cuda.settings import switch
 from megengine.kernels.problem import Problem
 
 
@@ -23,7 +23,7 @@ _warned: set[str] = set()
 
 def allowed() -> bool:
     """Whether the processor may compute what has no CUDA kernel."""
-    return _chosen[0] if _chosen else os.environ.get(VARIABLE, "") not in ("", "0")
+    return _chosen[0] if _chosen else switch(VARIABLE)
 
 
 def allow(allowed_now: bool) -> None:

@@ -7,7 +7,6 @@ processor, by a runtime of their own (`installed`).
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ import numpy as np
 
 from megengine.core.errors import DeviceError, MegEngineError
 from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.settings import switch
 from megengine.kernels.cuda.sources import Program
 
 Refusal = Callable[[int], Exception]
@@ -58,6 +58,7 @@ class Runtime:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.synchronous = switch("MEGENGINE_CUDA_SYNC")  # every launch waits
         self._cells: DeviceArray | None = None
         self._watched: list[tuple[Refusal, str]] = []
         self._replayed: dict[int, Refusals] = {}
@@ -191,7 +192,7 @@ class Runtime:
         if 0 not in blocks:
             threads = block if isinstance(block, tuple) else (block,)
             self.start(program, kernel, blocks, threads, tuple(arguments), shared)
-        if SYNCHRONOUS:
+        if self.synchronous:
             self.synchronize()
 
     def each(self, program: Program, kernel: str, count: int, arguments: Sequence[Any], block: int = 256) -> None:
@@ -257,9 +258,6 @@ class Runtime:
         if isinstance(made, MegEngineError):
             made.add_note(f"the call was made at {line}, and computed asynchronously (MEGENGINE_CUDA_SYNC=1: at once)")
         return made
-
-
-SYNCHRONOUS = os.environ.get("MEGENGINE_CUDA_SYNC", "") not in ("", "0")
 
 
 def _caller() -> str:

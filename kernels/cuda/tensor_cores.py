@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from megengine.core.dtype import bfloat16
+from megengine.kernels.cuda.settings import switch
 
 OLDEST = 80  # compute capability times ten of the GPUs with these instructions
 MULTIPROCESSORS = 132  # of the GPUs that sizes of tiles are chosen for
@@ -20,7 +20,7 @@ _LARGE = 4 * MULTIPROCESSORS  # tiles of 128 x 128 from which larger ones keep a
 class Precision:
     """Settings of the process. `tf32`: products of float32 may read 10 bits behind the point, with sums in float32."""
 
-    tf32 = os.environ.get("MEGENGINE_CUDA_TF32", "") not in ("", "0")
+    tf32 = switch("MEGENGINE_CUDA_TF32")
 
 
 def on_tensor_cores(dtype: np.dtype, architecture: int) -> bool:

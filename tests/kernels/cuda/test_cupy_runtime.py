@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from emulated_gpu import EmulatedGpu
 
 from megengine import tensor
-from megengine.core.errors import DeviceError
+from megengine.core.errors import DeviceError, OptionError
 from megengine.kernels import _core, cuda
-from megengine.kernels.cuda import cupy_runtime
+from megengine.kernels.cuda import cupy_runtime, settings
 from megengine.kernels.cuda import runtime as runtimes
 from megengine.kernels.cuda.runtime import runtime_of
 from megengine.kernels.cuda.sources import program
@@ -208,3 +209,26 @@ def test_cupy_that_does_not_load_is_not_called_missing(monkeypatch, tmp_path):
     forget()
     assert cupy_runtime.unavailable_reason().startswith("CuPy is not installed")
     forget()
+
+
+@pytest.mark.parametrize(("word", "on"), [("1", True), ("Yes", True), ("0", False), ("", False), ("false", False)])
+def test_switches_of_the_environment(monkeypatch, word, on):
+    monkeypatch.setenv("MEGENGINE_CUDA_SYNC", word)
+    assert settings.switch("MEGENGINE_CUDA_SYNC") is on and EmulatedGpu().synchronous is on
+
+
+def test_words_that_mean_nothing_are_named(monkeypatch, made):
+    monkeypatch.setenv("MEGENGINE_CUDA_SYNC", "2")
+    with pytest.raises(OptionError, match="variable MEGENGINE_CUDA_SYNC is '2'; expected 1, or 0"):
+        made()
+    monkeypatch.setenv("MEGENGINE_CUDA_TUNE", "-1")
+    with pytest.raises(OptionError, match="variable MEGENGINE_CUDA_TUNE is '-1'; expected a number from 0"):
+        settings.count("MEGENGINE_CUDA_TUNE")
+    monkeypatch.setenv("MEGENGINE_CUDA_TUNE", "8")
+    assert settings.count("MEGENGINE_CUDA_TUNE") == 8 and settings.count("MEGENGINE_CUDA_NONE") == 0
+
+
+def test_a_device_that_waits_for_every_launch_records_none(monkeypatch, made):
+    """A wait would end the recording, and the launch that fails would not be found."""
+    monkeypatch.setenv("MEGENGINE_CUDA_SYNC", "1")
+    assert made()[0].record(list) is None
