@@ -12,6 +12,7 @@ from megengine.kernels.cuda.sources import Program, program
 
 MOST_BINS = 4096  # of a histogram
 _BLOCK, _BLOCKS, _NARROW, _EACH = 256, 528, 8, 16
+_DOWN = 65535  # blocks along y, at most
 
 
 def spans(x: DeviceArray, samples: int, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -28,7 +29,8 @@ def spans(x: DeviceArray, samples: int, axis: int | None) -> tuple[np.ndarray, n
     sums = runtime.empty((samples, channels), np.float64)
     arguments = (x, lo, hi, sums, *map(np.int64, (before, channels, behind)))
     if behind < _NARROW and channels >= _BLOCK:
-        runtime.launch(_program(), "columns", (-(-channels // _BLOCK), samples), _BLOCK, arguments)
+        grid = (-(-channels // _BLOCK), min(samples, _DOWN))
+        runtime.launch(_program(), "columns", grid, _BLOCK, (*arguments, np.int64(samples)))
     else:
         runtime.launch(_program(), "spans", samples * channels, _BLOCK, arguments)
     return lo.numpy() + 0, hi.numpy() + 0, sums.numpy()

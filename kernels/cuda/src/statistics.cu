@@ -36,14 +36,17 @@ KERNEL_BOUNDS(spans, 256, const float* x, float* lo, float* hi, double* sums, i6
     if (t == 0) store({lows[0], highs[0], totals[0]}, blockIdx.x, lo, hi, sums);
 }
 
-// One thread for a channel of a sample (blockIdx.y), where neighbours in memory belong to different channels.
-KERNEL_BOUNDS(columns, 256, const float* x, float* lo, float* hi, double* sums, i64 before, i64 channels, i64 behind) {
-    const i64 channel = (i64)blockIdx.x * 256 + threadIdx.x, sample = blockIdx.y;
+// One thread for a channel of samples (blockIdx.y and on), where neighbours in memory belong to different channels.
+KERNEL_BOUNDS(columns, 256, const float* x, float* lo, float* hi, double* sums, i64 before, i64 channels, i64 behind,
+              i64 samples) {
+    const i64 channel = (i64)blockIdx.x * 256 + threadIdx.x;
     if (channel >= channels) return;
-    Span s = nothing();
-    for (i64 p = 0; p < before; p++)
-        for (i64 i = 0; i < behind; i++) take(s, x[((sample * before + p) * channels + channel) * behind + i]);
-    store(s, sample * channels + channel, lo, hi, sums);
+    for (i64 sample = blockIdx.y; sample < samples; sample += gridDim.y) {
+        Span s = nothing();
+        for (i64 p = 0; p < before; p++)
+            for (i64 i = 0; i < behind; i++) take(s, x[((sample * before + p) * channels + channel) * behind + i]);
+        store(s, sample * channels + channel, lo, hi, sums);
+    }
 }
 
 // Adds the finite values of x to `bins` counts of bins of width 1 / factor, of which bin `first` is counted first.

@@ -41,6 +41,16 @@ def test_extrema_and_sums(shape, axis, order):
     np.testing.assert_allclose(found[2], wanted[2].reshape(found[2].shape), rtol=1e-12, atol=1e-12)
 
 
+def test_more_samples_than_a_grid_has_blocks(monkeypatch):
+    """A batch of rows, as of a table, may have more than 65,535."""
+    monkeypatch.setattr(statistics, "_DOWN", 3)
+    x = RNG.normal(size=(8, 257)).astype(np.float32)
+    lo, hi, sums = statistics.spans(EmulatedGpu().upload(x), 8, 1)
+    np.testing.assert_array_equal(lo, x)
+    np.testing.assert_array_equal(hi, x)
+    np.testing.assert_array_equal(sums, x)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 299, 300, 599])
 def test_values_that_are_not_finite_are_seen(bad, place):
