@@ -83,8 +83,9 @@ KERNEL(find_best, int* best, const TYPE* x, const TYPE* rois, const int* cells, 
         const int column = (int)split_off(region, g.columns), row = (int)split_off(region, g.rows);
         const int channel = (int)split_off(region, g.channels);
         const Cell c = cell_at(cells, g, region, row, column);
-        const i64 start = ((i64)rois[region * 5] * g.channels + channel) * g.height * g.width;
-        best[i] = c.empty() ? -1 : best_of(x + start, c, g.width);
+        const i64 picture = (i64)rois[region * 5];  // one outside is refused where the program next waits
+        const i64 start = (picture * g.channels + channel) * g.height * g.width;
+        best[i] = c.empty() || picture < 0 || picture >= g.pictures ? -1 : best_of(x + start, c, g.width);
     }
 }
 

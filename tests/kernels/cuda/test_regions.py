@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
-from cuda_checks import by_reference, narrowed, on_gpu, same
+from cuda_checks import by_reference, narrowed, on_gpu, problem_of, same
+from emulated_gpu import EmulatedGpu
 
 from megengine.core.errors import IndexOutOfRangeError
 from megengine.dispatch import get_op
 from megengine.kernels.cuda import regions
+from megengine.kernels.cuda.runtime import installed
+from megengine.kernels.registry import family
 
 MODES = ("max", "average")
 
@@ -74,3 +77,19 @@ def test_pictures_that_do_not_exist_are_refused(picture, named):
     rois[1, 0] = picture
     with pytest.raises(IndexOutOfRangeError, match=f"roi_pooling: picture {named} is out of range for 2 pictures"):
         on_gpu("roi_pooling", (pictures(), rois), {"size": (2, 2), "mode": "max", "scale": 1.0})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_gradient_behind_a_refused_picture_reads_no_other_memory(mode):
+    """It is launched before the program waits and sees the error; reading outside would end the use of the GPU."""
+    rois = ROIS.copy()
+    rois[0, 0], rois[1, 0] = 1000, -1000
+    with installed(EmulatedGpu()) as gpu:
+        x, of_rois = gpu.upload(pictures()), gpu.upload(rois)
+        problem = problem_of("roi_pooling", (pictures(), rois), {"size": (2, 3), "mode": mode, "scale": 1.0})
+        y, cells = family("roi_pooling").candidates(problem)[0].run(problem, x, of_rois)
+        given = [np.ones(y.shape, np.float32), pictures(), rois, np.zeros(cells.shape, np.int32)]
+        backward = problem_of("roi_pooling_backward", given, {"mode": mode})
+        family("roi_pooling_backward").candidates(backward)[0].run(backward, gpu.upload(given[0]), x, of_rois, cells)
+        with pytest.raises(IndexOutOfRangeError, match="picture 1000 is out of range"):
+            gpu.synchronize()
