@@ -131,7 +131,9 @@ def scanned_along(x: DeviceArray, axis: int, *, reverse: bool = False) -> Device
     """Sums of the elements up to each, along an axis of x."""
     length, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
     outer = math.prod(x.shape[:axis])
-    if inner == 1 or not x.size:
+    if not x.size:
+        return x.runtime.empty(x.shape, x.dtype)
+    if inner == 1:
         return scanned(x.reshape((outer, length)), reverse=reverse).reshape(x.shape)
     if length <= _FEW or outer * inner >= _MANY:
         out = x.runtime.empty(x.shape, x.dtype)

@@ -109,6 +109,12 @@ def test_running_sums_of_long_rows(order):
             check("cumsum", (x,), EmulatedGpu(order=order), axis=1, reverse=reverse)
 
 
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (3, 0, 2)])
+def test_sums_along_axes_of_nothing(shape):
+    for axis in range(len(shape)):
+        check("cumsum", (np.zeros(shape, np.float32),), axis=axis, reverse=False)
+
+
 def test_running_sums_lose_no_more_digits_than_numpy():
     x = np.random.default_rng(0).standard_normal(30000).astype(np.float32)
     exact = np.cumsum(x.astype(np.float64))
