@@ -19,7 +19,7 @@ from megengine.kernels.cuda.sources import TYPES, Program, program, type_name
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
 
-_LIMIT = 1 << 31  # elements: their places are numbered in 32 bits
+_LIMIT = (1 << 31) - 4096  # elements: their places are numbered in 32 bits, to the end of the last tile
 _SHAPE = np.dtype([("axes", "i4"), ("size", "u4", 64)], align=True)
 _PLACES = program("places.cu")
 

@@ -9,7 +9,7 @@ KERNEL(one_hot, int* out, const TYPE* x, int depth, int* refused, i64 n) {
         if (at == 0 && (given < 0 || given >= depth)) {
             const WIDE size = given < 0 ? -given : given;
             const int most = (1 << 30) - 1;
-            atomicMax(refused, (given < 0 ? 0 : 1 << 30) + (size < most ? (int)size : most));
+            atomicMax(refused, (given < 0 ? 0 : 1 << 30) + (size >= 0 && size < most ? (int)size : most));
         }
         out[i] = given == (WIDE)at;
     }

@@ -213,6 +213,7 @@ REFUSED = [
     ("scatter_nd", (numbers(3), np.array([[8]]), numbers(1)), {"reduction": "none"}, "scatter_nd: index 8 .* axis 0"),
     ("one_hot", (np.array([0, 3]),), {"depth": 3}, "one_hot: index 3 is out of range for 3 classes"),
     ("one_hot", (np.array([0, -1]),), {"depth": 3}, "one_hot: index -1 "),
+    ("one_hot", (np.array([0, -(2**63)]),), {"depth": 3}, "one_hot: index -"),
     ("set_index", (numbers(3), np.float32(1), np.array([2**64 - 1], np.uint64)), {"pattern": ("i",)}, "of length 3"),
 ]
 
