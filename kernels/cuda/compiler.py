@@ -5,6 +5,7 @@ NVRTC is called directly because CuPy's `RawModule` flushes subnormal numbers (`
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -16,6 +17,7 @@ from megengine.core.errors import DeviceError
 from megengine.kernels.cuda.sources import Program, headers_of
 
 _NAMES = ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12")
+_DIGEST = hashlib.sha256().digest_size
 _REMEDY = "pip install 'megengine[cuda]'"
 
 
@@ -111,21 +113,36 @@ def _key(program: Program, architecture: int) -> str:
 
 def cubin(program: Program, architecture: int) -> bytes:
     """Machine code of a program, from the cache on disk where it was compiled before."""
-    import tempfile
+    path = os.path.join(cache_folder(), f"{_key(program, architecture)}.cubin")
+    made = _stored(path)
+    if made is None:
+        made = nvrtc().compile(program, architecture)[0]
+        _store(path, made)
+    return made
 
-    folder = cache_folder()
-    path = os.path.join(folder, f"{_key(program, architecture)}.cubin")
+
+def _stored(path: str) -> bytes | None:
+    """The machine code of a file, with its digest behind it; None where it is not there, or is damaged."""
     try:
         with open(path, "rb") as file:
-            return file.read()
+            whole = file.read()
     except OSError:
-        pass  # not there, or not readable: compile
-    made = nvrtc().compile(program, architecture)[0]
-    try:
-        os.makedirs(folder, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(made)
-        os.replace(file.name, path)
-    except OSError:
-        pass  # the cache saves time only
-    return made
+        return None
+    made, digest = whole[:-_DIGEST], whole[-_DIGEST:]
+    return made if hashlib.sha256(made).digest() == digest else None
+
+
+def _store(path: str, made: bytes) -> None:
+    """Write a file of the cache at once, or not at all: the cache saves time only."""
+    import tempfile
+
+    with contextlib.suppress(OSError):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as file:
+            try:
+                file.write(made + hashlib.sha256(made).digest())
+                file.close()
+                os.replace(file.name, path)
+            except OSError:  # no room: the next kernels need it, too
+                os.unlink(file.name)
+                raise

@@ -6,7 +6,7 @@ import pytest
 
 HERE = Path(__file__).parent
 # run by make test, too: what joins the kernels with the rest, and the emulator
-FAST = ("cupy_runtime", "devices", "emulator", "launches", "libraries", "statistics", "verify")
+FAST = ("compiler", "cupy_runtime", "devices", "emulator", "launches", "libraries", "statistics", "verify")
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
