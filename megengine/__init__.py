@@ -37,6 +37,7 @@ from megengine.device import (
     set_default_device,
     set_prealloc_config,
 )
+from megengine.kernels import cuda as _cuda
 from megengine.kernels import forks as _forks
 from megengine.logger import enable_debug_log, get_logger, set_log_file, set_log_level
 from megengine.random import seed
@@ -59,7 +60,8 @@ _forks.register()
 
 
 def _full_sync() -> None:
-    """Nothing to wait for: values exist when a call returns."""
+    """Wait for the GPUs in use; on the processor values exist when a call returns. Raises what a kernel refused."""
+    _cuda.synchronize()
 
 
 def __getattr__(name: str) -> Any:

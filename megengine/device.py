@@ -239,8 +239,8 @@ def get_cuda_driver_version() -> int:
 
 
 def get_cudnn_version() -> int:
-    """0: cuDNN is not used."""
-    return 0
+    """Version of cuDNN, major * 10000 + minor * 100 + patch; 0 where convolutions on GPUs do not use it."""
+    return cuda.cudnn_version() if cuda.available() else 0
 
 
 def get_tensorrt_version() -> int:

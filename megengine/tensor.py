@@ -340,6 +340,8 @@ class Tensor(_Fields):
     def __dlpack__(self, stream: Any = None, **kwargs: Any) -> Any:
         storage = self._storage()
         if type(storage) is DeviceArray:
+            if storage.size == 1:  # a number that other tensors share; who gets it may write
+                storage = storage.runtime.duplicate(storage)
             return storage.runtime.cupy_array(storage).__dlpack__(stream=stream, **kwargs)
         if stream is not None:
             raise BufferError(

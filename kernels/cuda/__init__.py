@@ -47,6 +47,11 @@ def synchronize() -> None:
         one.synchronize()
 
 
+def cudnn_version() -> int:
+    """The version of cuDNN; 0 where it is not installed."""
+    return late.part(__name__, "libraries").cudnn_version()
+
+
 def memory(device: str) -> dict[str, int]:
     """Bytes of a GPU: total, free; of its pool: used, reserved, and the most of both since `reset_peaks`."""
     return runtime.runtime_of(device).memory()

@@ -132,6 +132,18 @@ def _cublas() -> Any:
     return load()
 
 
+def cudnn_version() -> int:
+    """The version of cuDNN that convolutions use, 91900 for 9.19.0; 0 where it is not installed."""
+    if not cudnn_graphs.installed():
+        return 0
+    try:
+        import cudnn
+
+        return int(cudnn.backend_version())
+    except (ImportError, OSError, RuntimeError):
+        return 0
+
+
 def _cudnn(stream: Callable[[], int]) -> cudnn_graphs.Graphs | None:
     """CuDNN's graphs; None without the package, or without the library that it loads."""
     if not cudnn_graphs.installed():

@@ -206,3 +206,28 @@ def test_cells_of_threads_are_their_own(gpu):
     gpu.refusal(lambda number: IndexOutOfRangeError(str(number)))
     with pytest.raises(DeviceError, match="a call of another thread was refused its inputs"):
         gpu.synchronize()
+
+
+def test_full_sync_waits_and_raises(gpu):
+    x = tensor(X, device="gpu0")
+    x[tensor([5], dtype="int32", device="gpu0")]
+    with pytest.raises(IndexOutOfRangeError, match="index 5"):
+        mge._full_sync()
+
+
+def test_a_number_is_given_to_others_as_a_copy(gpu, monkeypatch):
+    """Equal numbers are one array on a GPU: who wrote to it would change them all."""
+    given = []
+
+    class Given:
+        def __dlpack__(self, stream=None):
+            return "capsule"
+
+    monkeypatch.setattr(type(gpu), "cupy_array", lambda self, a: given.append(a) or Given(), raising=False)
+    one, other = tensor(3.0, device="gpu0"), tensor(3.0, device="gpu0")
+    assert one._storage().address == other._storage().address
+    assert one.__dlpack__() == "capsule" and given[0].address != other._storage().address
+    np.testing.assert_array_equal(given[0].numpy(), np.float32(3))
+    x = tensor(X, device="gpu0")
+    x.__dlpack__()
+    assert given[1].address == x._storage().address

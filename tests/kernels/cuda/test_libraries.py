@@ -2,12 +2,14 @@
 
 import ctypes
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from cuda_checks import by_reference, narrowed, on_gpu, problem_of, same
 from emulated_gpu import EmulatedGpu
 
+import megengine as mge
 from megengine.core.dtype import bfloat16
 from megengine.dispatch import get_op
 from megengine.kernels.cuda import convolution, cudnn_graphs, libraries, products
@@ -107,12 +109,22 @@ def test_missing_libraries_are_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy_backends", None)
     monkeypatch.setitem(sys.modules, "cudnn", None)
     monkeypatch.setattr(cudnn_graphs, "installed", lambda: True)
+    assert libraries.cudnn_version() == 0
     found = libraries.of_device(lambda: 7)
     assert (found.multiplies, found.graphs) == (False, None)
     gpu = EmulatedGpu()
     gpu.libraries = found
     a = np.ones((2, 3), np.float32)
     same(on_gpu("matmul", (a, a), {"transpose_a": False, "transpose_b": True}, gpu=gpu), (a @ a.T,))
+
+
+def test_the_version_of_cudnn(monkeypatch):
+    monkeypatch.setattr(cudnn_graphs, "installed", lambda: True)
+    monkeypatch.setitem(sys.modules, "cudnn", SimpleNamespace(backend_version=lambda: 91900))
+    with installed(EmulatedGpu()):
+        assert mge.get_cudnn_version() == 91900
+    monkeypatch.setattr(cudnn_graphs, "installed", lambda: False)
+    assert libraries.cudnn_version() == 0
 
 
 # ---------------------------------------------------------------- cuDNN
