@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +95,7 @@ class Graphs:
     def __init__(self, cudnn: Any, stream: Callable[[], int]) -> None:
         self._cudnn, self._stream = cudnn, stream
         self._handle = cudnn.create_handle()
+        self._lock = threading.Lock()  # the handle has one stream
         self._graphs: dict[tuple[Problem, bool, bool], Graph | None] = {}
 
     def of(self, problem: Problem, *, last: bool) -> Graph | None:
@@ -115,10 +117,11 @@ class Graphs:
 
     def _launch(self, graph: Graph, arrays: tuple[DeviceArray, ...], out: DeviceArray) -> None:
         space = out.runtime.empty((graph.workspace,), np.uint8)
-        self._cudnn.set_stream(self._handle, self._stream())
         given = {number: array.address for number, array in zip(graph.inputs, arrays, strict=True)}
         given[graph.output] = out.address
-        graph.graph.execute(given, space.address, handle=self._handle)
+        with self._lock:
+            self._cudnn.set_stream(self._handle, self._stream())
+            graph.graph.execute(given, space.address, handle=self._handle)
 
     def _tune(self, graph: Graph, arrays: tuple[DeviceArray, ...], out: DeviceArray) -> None:
         """Keep the fastest of the first plans, by their times on these arrays."""

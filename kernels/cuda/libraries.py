@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import bfloat16
+from megengine.core.errors import DeviceError
 from megengine.kernels.cuda import cudnn_graphs
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.cublas import load
@@ -72,6 +74,7 @@ class Libraries:
 
     def __init__(self, blas: Any, graphs: cudnn_graphs.Graphs | None, stream: Callable[[], int]) -> None:
         self._blas, self.graphs, self._stream = blas, graphs, stream
+        self._lock = threading.Lock()  # a call of the library lets other threads run, and the handle has one stream
         self.multiplies = blas is not None
         if self.multiplies:
             self._handle = blas.create()
@@ -84,17 +87,18 @@ class Libraries:
         """Launch a product of matrices of one float dtype; sums of halves may be written as float32."""
         kind, total, sums = _kinds(left.dtype, Precision.tf32)
         out.runtime.name_memory((left, right, out))
-        self._blas.set_stream(self._handle, self._stream())
         turned_first, step_first, far_first = gemm.first
         turned_second, step_second, far_second = gemm.second
         step_out, far_out = gemm.result
-        self._blas.gemm(
-            self._handle, turned_first, turned_second, gemm.m, gemm.n, gemm.k,
-            self._number(scale, total), right.address, kind, step_first, far_first,
-            left.address, kind, step_second, far_second,
-            self._number(0.0, total), out.address, _REAL_TYPES[out.dtype], step_out, far_out,
-            gemm.count, sums, _ANY_ALGORITHM,
-        )  # fmt: skip
+        with self._lock:
+            self._blas.set_stream(self._handle, self._stream())
+            self._blas.gemm(
+                self._handle, turned_first, turned_second, gemm.m, gemm.n, gemm.k,
+                self._number(scale, total), right.address, kind, step_first, far_first,
+                left.address, kind, step_second, far_second,
+                self._number(0.0, total), out.address, _REAL_TYPES[out.dtype], step_out, far_out,
+                gemm.count, sums, _ANY_ALGORITHM,
+            )  # fmt: skip
         return out
 
     def _number(self, value: float, dtype: np.dtype) -> int:
@@ -124,12 +128,13 @@ def of_device(stream: Callable[[], int]) -> Libraries:
 
 
 def _cublas() -> Any:
-    """CuBLAS; None where it is not installed."""
+    """CuBLAS; None where it is not installed, or does not load."""
     try:
         from cupy_backends.cuda.libs import cublas as loaded  # noqa: F401  (finds the library that wheels install)
-    except ImportError:
+
+        return load()
+    except (ImportError, DeviceError):
         return None
-    return load()
 
 
 def cudnn_version() -> int:

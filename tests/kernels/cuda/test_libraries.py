@@ -2,6 +2,8 @@
 
 import ctypes
 import sys
+import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +13,7 @@ from emulated_gpu import EmulatedGpu
 
 import megengine as mge
 from megengine.core.dtype import bfloat16
+from megengine.core.errors import DeviceError
 from megengine.dispatch import get_op
 from megengine.kernels.cuda import convolution, cudnn_graphs, libraries, products
 from megengine.kernels.cuda.libraries import Libraries
@@ -116,6 +119,56 @@ def test_missing_libraries_are_none(monkeypatch):
     gpu.libraries = found
     a = np.ones((2, 3), np.float32)
     same(on_gpu("matmul", (a, a), {"transpose_a": False, "transpose_b": True}, gpu=gpu), (a @ a.T,))
+
+
+def test_a_cublas_that_does_not_load_is_none(monkeypatch):
+    """Own kernels compute products, as without it."""
+
+    def load():
+        raise DeviceError("cuBLAS cannot be loaded: libcublas.so.13: cannot open shared object file")
+
+    monkeypatch.setattr(libraries, "load", load)
+    libs = SimpleNamespace(cublas=None)
+    for name, module in {"cupy_backends": libs, "cupy_backends.cuda": libs, "cupy_backends.cuda.libs": libs}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert libraries._cublas() is None
+
+
+def test_threads_take_turns_with_the_handle():
+    """A product of one thread is not launched on the stream of another, whose launches are recorded perhaps."""
+    streams, wrong = threading.local(), []
+
+    class Slow:
+        now = None
+
+        def create(self):
+            return 1
+
+        def set_math_mode(self, *_):
+            pass
+
+        def set_stream(self, _, stream):
+            self.now = stream
+            time.sleep(0.002)  # ctypes lets other threads run
+
+        def gemm(self, *_):
+            wrong.append(self.now != streams.mine)
+
+    made, gpu = Libraries(Slow(), None, lambda: streams.mine), EmulatedGpu()
+    a = gpu.upload(np.ones((2, 2), np.float32))
+    product = libraries.gemm_of(products.product_of((2, 2), (2, 2), (2, 2)))
+
+    def work(stream):
+        streams.mine = stream
+        for _ in range(5):
+            made.gemm(product, a, a, a)
+
+    threads = [threading.Thread(target=work, args=(stream,)) for stream in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert wrong == [False] * 15
 
 
 def test_the_version_of_cudnn(monkeypatch):
