@@ -19,6 +19,7 @@ import numpy as np
 from megengine.core.dtype import qint8, quint8
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer, reference_runner
+from megengine.kernels import cuda
 from megengine.kernels.cuda import int_layers
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.int_layout import to_first, to_last
@@ -93,20 +94,24 @@ def measure(runtime: Runtime, size: tuple[Any, ...], batch: int, rounds: int, ch
     return f"{size!s:40} {words} {operations / best / 1e6:6.0f} Tops", best * size[6]
 
 
-def main() -> None:
+def main() -> int:
     """Measure all layers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
+    if (reason := cuda.unavailable_reason()) is not None:
+        print(f"nothing is measured: {reason}")
+        return 0
     runtime, total = runtime_of("gpu0"), 0.0
     for size in LAYERS:
         row, time = measure(runtime, size, 1 if given.check else given.batch, given.rounds, given.check)
         print(row, flush=True)
         total += time
     print(f"all {sum(s[6] for s in LAYERS)} layers by the fastest tiles: {total:.0f} us")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -3,6 +3,13 @@
 Parts: contract (ops against references, gradients, errors), networks (zoo: float, plans, integers), training (curve,
 memory, asynchrony), bench (bench/cuda.py). The report is left in a folder:
 report.json, report.txt, and what each part printed. Without a GPU parts are skipped, and the report says why.
+
+With a quarter of an hour, in this order, each with what is left if the one before took longer:
+  python tests/cuda/run.py --limit 240 contract                          all kernels are compiled before; every op
+  python tests/cuda/run.py --no-compile --limit 150 networks training    networks, plans, integers, training
+  python bench/int8_gpu.py --check                                       integer layers by every tile, and the reference
+  python bench/cuda.py --patience 60 --json gpu-report/bench.json        ResNet-50 beside torch
+  python bench/cuda_moves.py                                             moves, indexing, sorts beside torch
 """
 
 from __future__ import annotations
