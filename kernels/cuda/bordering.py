@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.sources import program
-from megengine.kernels.cuda.walks import BLOCK, LIMIT, MOST_AXES, Launch, divisors, filled, grid_of
+from megengine.kernels.cuda.walks import BLOCK, LIMIT, MOST_AXES, Launch, Move, divisors, filled, grid_of
 
 _LENGTHS = [(name, "u4", MOST_AXES) for name in ("size", "magic", "shift")]
 _BORDER = np.dtype(
@@ -43,21 +42,10 @@ class Side:
         return self.before == 0 and self.size == self.length
 
 
-@dataclass(frozen=True, slots=True)
-class Padding:
-    """Launches that make an array with a border; arrays that do not begin at a multiple of the unit take `narrow`."""
+class Padding(Move):
+    """Launches that make an array with a border: they write all of it."""
 
-    unit: int
-    launches: tuple[Launch, ...]
-    narrow: Callable[[], Padding]
-
-    def __call__(self, out: DeviceArray, x: DeviceArray) -> None:
-        """Fill out from x."""
-        if (out.address | x.address) % self.unit:
-            self.narrow()(out, x)
-            return
-        for launch in self.launches:
-            launch(out, x)
+    __slots__ = ()
 
 
 def _merged(sides: list[Side], constant: bool) -> list[Side]:
@@ -65,7 +53,7 @@ def _merged(sides: list[Side], constant: bool) -> list[Side]:
     found: list[Side] = []
     for side in sides:
         last = found[-1] if found else None
-        if last and side.bare and (constant or last.bare):
+        if last and side.bare and (constant or last.bare) and last.size * side.size < LIMIT:
             n = side.size
             found[-1] = Side(last.size * n, last.before * n, last.length * n, side.source)
         else:

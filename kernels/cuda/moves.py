@@ -183,7 +183,7 @@ def _paddable(problem: Problem) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _placed_back(problem: Problem) -> bordering.Padding | Move:
+def _placed_back(problem: Problem) -> Move:
     """The gradient of a slice: a border of zeros where steps are 1, else elements written into zeros."""
     shape, of_ct = problem.outputs[0].shape, problem.inputs[0].shape
     itemsize = storage_of(problem.outputs[0].dtype).itemsize
@@ -198,7 +198,7 @@ def _placed_back(problem: Problem) -> bordering.Padding | Move:
 
 def _slice_backward(problem: Problem, ct: DeviceArray) -> DeviceArray:
     place, shape = _placed_back(problem), problem.outputs[0].shape
-    out = (ct.runtime.zeros if isinstance(place, Move) else ct.runtime.empty)(shape, ct.dtype)
+    out = (ct.runtime.empty if isinstance(place, bordering.Padding) else ct.runtime.zeros)(shape, ct.dtype)
     place(out, ct)
     return out
 

@@ -2,6 +2,7 @@
 // kernels/cuda/elementwise.py. Each is one operation of the arithmetic of its type, as NumPy has it.
 #pragma once
 #include "functions.cuh"
+#include "words.cuh"
 
 template <class T>
 struct Kind {
@@ -397,29 +398,6 @@ COC_FN R op_cast(T v) {
 }
 
 // ---------------------------------------------------------------- several numbers at once
-
-template <int Bytes>
-struct Words;
-template <>
-struct Words<16> {
-    using type = int4;
-};
-template <>
-struct Words<8> {
-    using type = int2;
-};
-template <>
-struct Words<4> {
-    using type = int;
-};
-template <>
-struct Words<2> {
-    using type = short;
-};
-template <>
-struct Words<1> {
-    using type = signed char;
-};
 
 // N numbers side by side in memory, N * sizeof(T) bytes aligned.
 template <class T, int N>

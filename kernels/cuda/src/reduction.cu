@@ -5,6 +5,7 @@
 //
 // `divisor` is 0, or what a mean divides by. Each value has a fixed order of additions, of which at most 64 follow one
 // another before they join others, so that rounding errors grow as little as in pairwise sums.
+#include "words.cuh"
 #define SUM 0
 #define PRODUCT 1
 #define LARGEST 2
@@ -72,14 +73,6 @@ COC_FN void store(State s, i64 at, DST* y, int* where, i64 divisor) {
 #endif
 
 // V neighbours as one load.
-template <int size>
-struct Words {
-    using type = int4;
-};
-template <>
-struct Words<8> {
-    using type = int2;
-};
 template <int V>
 struct Load {
     using W = typename Words<V * sizeof(SRC)>::type;

@@ -1,26 +1,6 @@
 // What kernels of rows share: loads and stores of V elements at once, and reductions that every thread gets to know.
 #pragma once
-
-template <int BYTES>
-struct Words {
-    using type = int4;
-};
-template <>
-struct Words<1> {
-    using type = s8;
-};
-template <>
-struct Words<2> {
-    using type = short;
-};
-template <>
-struct Words<4> {
-    using type = int;
-};
-template <>
-struct Words<8> {
-    using type = int2;
-};
+#include "words.cuh"
 
 // V neighbours as one load or store; the address is a multiple of their size.
 template <class T, int V>

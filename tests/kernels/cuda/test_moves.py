@@ -186,6 +186,14 @@ def test_large_copies_are_several_launches(monkeypatch):
             cache.cache_clear()
 
 
+def test_axes_of_borders_are_numbered_in_32_bits():
+    """Axes side by side are not joined to one of 2**31 elements or more, which the kernel's fields do not hold."""
+    joined = bordering.padding((1 << 17, 1 << 16), ((0, 0), (0, 0)), "constant", bytes(1), 1)
+    apart = bordering.padding((1 << 10, 1 << 10), ((0, 0), (0, 0)), "constant", bytes(1), 1)
+    assert int(joined.launches[0].arguments[0]["axes"]) == 2 and int(apart.launches[0].arguments[0]["axes"]) == 1
+    assert sum(int(one.arguments[2]) for one in joined.launches) == 1 << 33
+
+
 def test_division_by_multiplication_is_exact():
     for size in [*range(1, 70), 127, 128, 129, 1000, 65535, 65536, 65537, 2**30 + 1, 2**31 - 1]:
         fields = walks.divisors([size])
