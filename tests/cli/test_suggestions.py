@@ -177,7 +177,7 @@ def test_a_command_that_an_error_advises_is_one(call):
 STATE = ("ptq", "net.onnx", "--data", "data.npy", "-o", "q.mgt", "--state", "q.state")
 
 
-@pytest.mark.parametrize("pattern", [r"\((--effort \w+),", r", or (--distillation \d+)\)"])
+@pytest.mark.parametrize("pattern", [r"\((--effort \w+),", r" (--distillation \d+),", r" (--reconstruction \d+)\)"])
 def test_arguments_of_python_are_told_as_options(call, pattern):
     """Messages of what the command calls; here the advice is followed."""
     code, line = call(*STATE)

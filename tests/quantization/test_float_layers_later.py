@@ -133,17 +133,17 @@ def test_layers_in_such_graphs_are_named_too():
 
 
 class Computed(M.Module):
-    """Weights that follow from the input: those of a convolution, a transposed and a depthwise one."""
+    """Weights that follow from the input, too wide for integers: of a convolution, a transposed and a depthwise one."""
 
     def __init__(self):
         super().__init__()
-        self.first, self.weights = M.Conv2d(8, 8, 3, padding=1), M.Linear(8, 4 * 4 * 9)
+        self.first, self.weights = M.Conv2d(8, 8, 3, padding=1), M.Linear(8, 4 * 4 * 81)
         self.last = M.Conv2d(8, 8, 3, padding=1)
 
     def forward(self, x):
         x = F.relu(self.first(x))
-        w = F.reshape(self.weights(F.mean(x, axis=(2, 3))), (4, 4, 3, 3))
-        y = F.concat([F.conv2d(x[:, :4], w, padding=1), F.conv2d(x[:, 4:], w[:, :1], padding=1, groups=4)], axis=1)
+        w = F.reshape(self.weights(F.mean(x, axis=(2, 3))), (4, 4, 9, 9))
+        y = F.concat([F.conv2d(x[:, :4], w, padding=4), F.conv2d(x[:, 4:], w[:, :1], padding=4, groups=4)], axis=1)
         return self.last(y), F.conv_transpose2d(y[:, :4], w, stride=2)
 
 
