@@ -13,14 +13,18 @@ from megengine.kernels.cuda import runtime
 
 
 def __getattr__(name: str) -> Any:
-    part = late.part(__name__, name)
+    part = _module(name)
     if part is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return part
 
 
+def _module(name: str) -> Any:
+    return late.part(__name__, name)
+
+
 def _of_cupy() -> Any:
-    return late.part(__name__, "cupy_runtime")
+    return _module("cupy_runtime")
 
 
 runtime.provide(lambda device: _of_cupy().CupyRuntime(device))
@@ -49,7 +53,7 @@ def synchronize() -> None:
 
 def cudnn_version() -> int:
     """The version of cuDNN; 0 where it is not installed."""
-    return late.part(__name__, "libraries").cudnn_version()
+    return _module("libraries").cudnn_version()
 
 
 def memory(device: str) -> dict[str, int]:

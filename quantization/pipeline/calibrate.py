@@ -90,7 +90,7 @@ def calibrate(
     together = samples_at_once(graph)
     if device is not None and on_gpu(device):
         counter = DeviceCounter(graph, stats, together, device)
-        seen = None if look is None else partial(look, shown={})
+        seen = None if look is None else lambda arrays: look(arrays, {})
         stream(graph, batches, {}, stage="calibrate", look=seen, run=counter.take, progress=progress)
         counter.finish()
         return stats
