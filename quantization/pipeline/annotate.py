@@ -86,6 +86,7 @@ class _Annotator:
 
     def _choose_integer_exprs(self) -> None:
         layers, config = layers_of(self.graph), self.config
+        self.result.replaced = {name: layer.name for layer in layers for name in layer.names}
         self.result.precision = precisions(config.general, config.layer_rules, config.exclude, layers)
         included = select(config.include, [layer for layer in layers if layer.op != INPUT], "include")
         for expr in self.exprs:

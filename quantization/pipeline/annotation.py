@@ -20,6 +20,7 @@ class Annotation:
         inside: edges inside one integer kernel (a residual summed before rounding, an input of a clamp): why.
         floating: layers left in float: why.
         nodes: names of all nodes of the graph.
+        replaced: the layer that stands in the place of a node of the user's network, by the name of that node.
         precision: which integers were asked for, of every layer and input.
     """
 
@@ -30,12 +31,15 @@ class Annotation:
     inside: dict[str, str] = field(default_factory=dict)
     floating: dict[str, str] = field(default_factory=dict)
     nodes: frozenset[str] = frozenset()
+    replaced: dict[str, str] = field(default_factory=dict)
     precision: dict[str, Precision] = field(default_factory=dict)
 
     def explain(self, name: str) -> str:
         """Why an edge is as it is: the chain of reasons, in one line. Raises OptionError if no node has that name."""
+        if name not in self.nodes and name in self.replaced:
+            return f"{name}: computed by {self.explain(self.replaced[name])}"
         if name not in self.nodes:
-            close = get_close_matches(str(name)[:100], self.nodes, n=3)
+            close = get_close_matches(str(name)[:100], {*self.nodes, *self.replaced}, n=3)
             hint = f"; nearest: {', '.join(close)}" if close else ""
             raise OptionError(
                 f"explain: no node {name!r} among the {len(self.nodes)} of the graph that was annotated{hint}"

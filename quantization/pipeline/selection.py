@@ -14,6 +14,7 @@ from megengine.core.text import counted
 from megengine.dispatch.refusal import fields_named, kinds_named
 from megengine.traced_module.ir.expr import Apply, Input
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.provenance import replaced_by
 
 PRECISIONS: dict[str, tuple[int | None, int | None]] = {
     "w8a8": (8, 8),
@@ -135,23 +136,33 @@ class LayerRule:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What selection rules see of a layer; `reads` are the names of the nodes that it reads."""
+    """What selection rules see of a layer.
+
+    Args:
+        name, op, module: of the node that it makes, and the path of the module that it comes from.
+        reads: the names of the nodes that it reads.
+        replaces: (name, op, module) of what stood in its place in the user's network, and of its further results;
+            (name, "", "") of what was folded into it.
+    """
 
     name: str
     op: str
     module: str = ""
     reads: tuple[str, ...] = ()
+    replaces: tuple[tuple[str, str, str], ...] = ()
 
     def matches(self, rule: str) -> bool:
         """Whether a rule selects the layer.
 
         Rules are a module path ("features.0", with all below it), the name of a node, an op ("op:sigmoid"), a glob
-        ("features.*.conv") or a regular expression ("re:.*head.*"), the last two over names and paths.
+        ("features.*.conv") or a regular expression ("re:.*head.*"), the last two over names and paths. Each is that of
+        the layer, or of what the layer replaces; what is folded into a layer selects it by its name.
         """
         kind, _, rest = rule.partition(":")
-        texts = [text for text in (self.name, self.module) if text]
+        every = ((self.name, self.op, self.module), *(part for part in self.replaces if part[1]))
         if kind == "op" and rest:
-            return self.op == rest
+            return any(op == rest for _, op, _ in every)
+        texts = [text for name, _, module in every for text in (name, module) if text]
         if kind == "re" and rest:
             try:
                 return any(re.fullmatch(rest, text) for text in texts)
@@ -159,21 +170,24 @@ class Layer:
                 raise OptionError(f"{rule!r} is not a regular expression: {exc}") from exc
         if any(sign in rule for sign in "*?["):
             return any(fnmatchcase(text, rule) for text in texts)
-        return rule in texts or self.module.startswith(rule + ".")
+        return rule in self.names or rule in texts or any(module.startswith(rule + ".") for _, _, module in every)
+
+    @property
+    def names(self) -> set[str]:
+        """Its name, and those of what it replaces."""
+        return {self.name, *(name for name, _, _ in self.replaces)}
 
 
 def layers_of(graph: InternalGraph) -> list[Layer]:
     """What rules select from: the inputs and ops of a graph, in execution order."""
-    return [
-        Layer(
-            e.outputs[0].name,
-            e.op if isinstance(e, Apply) else INPUT,
-            str(e.meta.get("module", "") or ""),
-            tuple(n.name for n in e.inputs),
-        )
-        for e in graph.exprs()
-        if isinstance(e, Apply | Input)
-    ]
+    return [_layer(e) for e in graph.exprs() if isinstance(e, Apply | Input)]
+
+
+def _layer(expr: Apply | Input) -> Layer:
+    op, module = expr.op if isinstance(expr, Apply) else INPUT, str(expr.meta.get("module", "") or "")
+    (name, *others), reads = (n.name for n in expr.outputs), tuple(n.name for n in expr.inputs)
+    replaced = ((name, op, module) for name, op, module in replaced_by(expr))
+    return Layer(name, op, module, reads, (*replaced, *((other, op, module) for other in others)))
 
 
 def hits(rule: str, layers: Sequence[Layer], option: str) -> list[str]:
@@ -194,20 +208,23 @@ def hits(rule: str, layers: Sequence[Layer], option: str) -> list[str]:
 
 def _between(first: str, last: str, layers: Sequence[Layer]) -> list[str]:
     """The layers on all ways from one node to another, both included, in order."""
-    behind = _reached(first, {layer.name: layer.reads for layer in layers})
+    makers = {name: layer.name for layer in layers for name in layer.names} | {x.name: x.name for x in layers}
+    read = {layer.name: [makers.get(name, name) for name in layer.reads] for layer in layers}
+    behind = _reached(first, layers, read)
     readers: dict[str, list[str]] = {}
-    for layer in layers:
-        for name in layer.reads:
-            readers.setdefault(name, []).append(layer.name)
-    before = _reached(last, {layer.name: readers.get(layer.name, ()) for layer in reversed(layers)})
+    for layer, names in read.items():
+        for name in names:
+            readers.setdefault(name, []).append(layer)
+    before = _reached(last, layers, {layer.name: readers.get(layer.name, ()) for layer in reversed(layers)})
     return [layer.name for layer in layers if layer.name in behind and layer.name in before]
 
 
-def _reached(start: str, neighbours: Mapping[str, Iterable[str]]) -> set[str]:
+def _reached(start: str, layers: Sequence[Layer], neighbours: Mapping[str, Iterable[str]]) -> set[str]:
     """Names from which neighbours lead to `start`, in one sweep: neighbours stand before."""
+    starts = {layer.name for layer in layers if start in layer.names}
     found: set[str] = set()
     for name, others in neighbours.items():
-        if name == start or any(one in found for one in others):
+        if name in starts or any(one in found for one in others):
             found.add(name)
     return found
 
@@ -248,6 +265,10 @@ def precisions(
 
 def _nearest(rule: str, layers: Sequence[Layer]) -> str:
     prefix, _, text = rule.partition(":") if rule.startswith(("op:", "re:")) else ("", "", rule)
-    words = {f"op:{x.op}" for x in layers} if prefix == "op" else {n for x in layers for n in (x.name, x.module) if n}
+    every = {part for x in layers for part in ((x.name, x.op, x.module), *x.replaces)}
+    if prefix == "op":
+        words = {f"op:{op}" for _, op, _ in every if op}
+    else:
+        words = {text for name, _, module in every for text in (name, module) if text}
     close = difflib.get_close_matches(rule if prefix == "op" else text, sorted(words), n=3, cutoff=0.4)
     return f"; nearest: {', '.join(close)}" if close else f"; the model has {counted(len(layers), 'layer')}"

@@ -1,12 +1,13 @@
 """Where an expression comes from: module path, source line of the user's code, passes that changed it.
 
 It stands in `expr.meta` under "module", "source" and "passes", and goes with the expression into copies, other graphs
-and files.
+and files. Under "replaces" stand [name, op, module path] of what a pass put the expression in the place of, and
+[name, "", ""] of what it folded into it, so that the names that a user knows are found; files do not keep these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from megengine.core.errors import FileFormatError, brief
@@ -63,6 +64,31 @@ def meta_at(expr: Expr, path: str) -> dict[str, Any]:
     own, at = graph_path(expr.top_graph), str(expr.meta.get("module") or "")
     below = at[len(own) :].strip(".") if at.startswith(own) else ""
     return inside({**expr.meta, "module": below}, path)
+
+
+def replaced_by(expr: Expr) -> list[list[str]]:
+    """[name, op, module path] of everything in whose place an expression of a graph of ops stands.
+
+    Op and path are empty for what was folded into a layer: the layer is not one of that kind, nor of that module.
+    """
+    return list(expr.meta.get("replaces", ()))
+
+
+def in_place_of(meta: Mapping[str, Any], gone: Iterable[Expr], layer: Expr | None = None) -> dict[str, Any]:
+    """The meta of an expression that a pass puts in the place of others, of a graph of ops.
+
+    With a layer, these are that one and what is folded into it.
+    """
+    parts: list[list[str]] = []
+    for expr in gone:
+        if isinstance(expr, Apply):
+            own = [[node.name, expr.op, str(expr.meta.get("module") or "")] for node in expr.outputs]
+            known = [*replaced_by(expr), *own]
+            if layer is not None and expr is not layer:
+                known = [[name, "", ""] for name, _, _ in known]
+            parts += [part for part in known if part not in parts]
+    plain = {key: value for key, value in meta.items() if key != "replaces"}
+    return {**plain, "replaces": parts} if parts else plain
 
 
 def marked(meta: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign, remove_dead
-from megengine.traced_module.ir.provenance import marked
+from megengine.traced_module.ir.provenance import in_place_of, marked
 from megengine.traced_module.passes.affine_maps import NORM, Form, composed, form_of, is_tame
 from megengine.traced_module.passes.folding import affine_layer
 from megengine.traced_module.passes.layer_uses import only_user, take_names
@@ -91,8 +91,9 @@ def _maps_before(layer: Apply) -> list[Form]:
     return forms
 
 
-def _carry(expr: Apply, origin: Expr) -> None:
-    assign(expr.top_graph, expr, "meta", marked({**expr.meta, **origin.meta}, _NAME))
+def _carry(expr: Apply, origin: Expr, folded: Sequence[Expr]) -> None:
+    meta = in_place_of({**expr.meta, **origin.meta}, folded, origin)
+    assign(expr.top_graph, expr, "meta", marked(meta, _NAME))
 
 
 def _fold(graph: InternalGraph, layer: Apply, forms: list[Form], side: str) -> list[tuple[TensorNode, str]]:
@@ -104,23 +105,23 @@ def _fold(graph: InternalGraph, layer: Apply, forms: list[Form], side: str) -> l
     settings = [attrs.get("groups", 1), bool(attrs.get("transpose_b")), spec.ndim, axis, spec.shape[axis]]
     weights = list(layer.inputs[1:])
     tensors = graph.journal.computed(affine_layer, layer.op, settings, weights, _recipe(forms), side, keeps)
-    last = forms[-1].expr if side == "out" else layer
+    last, folded = forms[-1].expr if side == "out" else layer, [layer, *(f.expr for f in forms)]
     weight = graph.constant(tensors[0], weights[0].name, meta=weights[0].meta, before=last)
     x = layer.inputs[0] if side == "out" else forms[0].x
     if keeps:
         shift, first = graph.constant(tensors[2], "shift", before=last), forms[-1].expr
         x = graph.apply("add", x, shift, name=first.name, before=last)
-        _carry(x.expr, first)
+        _carry(x.expr, first, folded[1:])
     inputs, added = [x, weight], None
     if len(weights) == 2 or (shifts and not keeps):
         added = graph.constant(tensors[1], f"{layer.name}_bias", before=last)
         inputs += [] if layer.record.rows else [added]
     new = graph.apply(layer.op, *inputs, attrs=attrs, name=layer.name, before=last)
-    _carry(new.expr, layer)
+    _carry(new.expr, layer, folded)
     names = [(weight, weights[0].name), (new, layer.name)]
     if added is not None and layer.record.rows:
         new = graph.apply("add", new, added, name=last.name, before=last)
-        _carry(new.expr, last)
+        _carry(new.expr, last, folded[1:])
     replace_all_uses(graph, last.output, new)
     return names
 

@@ -14,7 +14,7 @@ from megengine.traced_module.ir.functions import function_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import assign, is_among, is_dead, remove_dead, unlink
-from megengine.traced_module.ir.provenance import marked
+from megengine.traced_module.ir.provenance import in_place_of, marked
 from megengine.traced_module.passes.layer_uses import Renaming, graphs_below, take_names
 from megengine.traced_module.pattern_targets import Target
 from megengine.traced_module.patterns import Match, Pattern, match
@@ -176,11 +176,15 @@ def _try(graph: InternalGraph, node: Node, rule: Rule, names: Renaming) -> bool:
     if new is None or new is node:
         return False
     check_owned(graph, f"what rule {rule.name!r} builds", [new])
-    for expr in made[known:]:
-        assign(graph, expr, "meta", marked({**expr.meta, **found.origin.meta}, rule.name))
     graph.replace_node({node: new})
+    gone = []
     for expr in found.match.exprs:
         if expr.in_graph and is_dead(expr):  # a part that occurs twice is there twice
+            gone.append(expr)
             unlink(found.graph, expr)
+    layer = None if found.origin is found.root else found.origin.expr
+    for expr in made[known:]:
+        meta = in_place_of({**expr.meta, **found.origin.meta}, () if graph.of_calls else gone, layer)
+        assign(graph, expr, "meta", marked(meta, rule.name))
     names += found.names
     return True
