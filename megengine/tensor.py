@@ -192,8 +192,13 @@ class Tensor(_Fields):
             self._thunk = None
         return self._value
 
-    def _reset(self, other: Tensor) -> None:
-        """Take over another tensor's value: in-place operators and `Parameter` updates."""
+    def _reset(self, other: Any) -> None:
+        """Take over another tensor's value: in-place operators and `Parameter` updates.
+
+        Arrays and numbers become a tensor of the dtype and on the device that this one has.
+        """
+        if not isinstance(other, Tensor):
+            other = Tensor(other, self.dtype, self.device)
         if (watcher := hooks.active.get()) is not None:
             watcher.rebind(self, other)
         self._value, self._dtype, self._device = other._value, other._dtype, other._device

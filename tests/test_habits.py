@@ -15,6 +15,8 @@ import megengine.data
 import megengine.functional as F
 import megengine.quantization
 import megengine.traced_module
+from megengine import Parameter, tensor
+from megengine.core.errors import DTypeError
 from megengine.core.tensor.dtype import qint8
 
 ANSWERS = json.loads((Path(__file__).parent / "data" / "recorded" / "habits.json").read_text())
@@ -72,3 +74,30 @@ def test_functions_of_numpy_take_shapes_that_are_traced(function):
     assert float(function(megengine.tensor(x))) == function(x)
     with pytest.raises(TypeError, match="out"):
         function(megengine.tensor(x), out=x)
+
+
+VALUES = [
+    np.ones(3),
+    np.ones((2, 2), np.int64),
+    [1, 2],
+    3.0,
+    2,
+    np.float32(3),
+    np.ones(2, bool),
+    np.ones(2, np.float16),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_reset_gives_arrays_and_numbers_the_dtype_that_is_there(value):
+    p = Parameter(np.zeros(3, np.float32))
+    p._reset(value)
+    np.testing.assert_array_equal(p.numpy(), np.asarray(value, np.float32), strict=True)
+
+
+def test_reset_takes_other_tensors_as_they_are_and_refuses_text():
+    p = Parameter(np.zeros(3, np.float32))
+    p._reset(tensor([1, 2]))
+    assert p.dtype == np.int32 and p.shape == (2,)
+    with pytest.raises(DTypeError, match="text"):
+        p._reset("a")

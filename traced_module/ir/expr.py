@@ -23,6 +23,7 @@ from megengine.traced_module.ir.functions import (
     unflatten_arguments,
 )
 from megengine.traced_module.ir.methods import methods
+from megengine.traced_module.ir.written import formatted, written
 
 Callee = tuple[str, Any]  # "op", "function", "method" or "module", and its name
 SHAPE_OF = "GetVarShape"  # the op that gives a shape
@@ -142,8 +143,11 @@ class Expr:
         raise NotImplementedError
 
     def _made(self) -> str:
-        names = ", ".join(n.name for n in self._outputs)
+        names = ", ".join(map(written, self._outputs))
         return names if len(self._outputs) == 1 else f"({names})"
+
+    def __format__(self, spec: str) -> str:
+        return formatted(self, spec)
 
     def __repr__(self) -> str:
         return one_line(f"%{self._id}:\t{self._made()} = {self.described()}")
@@ -194,7 +198,7 @@ class GetAttr(Expr):
     def described(self) -> str:
         node = self._outputs[0]
         kind = "Tensor" if hasattr(node, "spec") else node._class_name
-        return f'getattr({self._inputs[0].name}, "{self._path}") -> ({kind})'
+        return f'getattr({written(self._inputs[0])}, "{self._path}") -> ({kind})'
 
 
 class Call(Expr):
@@ -385,7 +389,7 @@ class Apply(Expr):
     )
 
     def described(self) -> str:
-        parts = [n.name for n in self._inputs] + [f"{k}={v}" for k, v in self._attrs.items()]
+        parts = [written(n) for n in self._inputs] + [f"{k}={v}" for k, v in self._attrs.items()]
         return f"{self._op}({', '.join(parts)})"
 
 

@@ -32,6 +32,7 @@ from megengine.traced_module.ir.names import NameSpace
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.order import ExprOrder
 from megengine.traced_module.ir.queries import child_graph, is_of, visits
+from megengine.traced_module.ir.written import formatted, written
 
 _INPUTS = "add_input_node or reset_inputs"
 _OUTPUTS = "add_output_node or reset_outputs"
@@ -204,9 +205,13 @@ class InternalGraph:
         return super().__reduce_ex__(protocol) if self.of_calls else methods.reduced(self)
 
     def __repr__(self) -> str:
-        head = f"{one_line(self.name)}.Graph ({', '.join(n.name for n in self._inputs)}) {{"
+        head = f"{one_line(self.name)}.Graph ({', '.join(map(written, self._inputs))}) {{"
         body = [f"\t{e!r}" for e in self._exprs]
-        return "\n".join([head, *(body or ["\t"]), f"\treturn {', '.join(n.name for n in self._outputs)}", "}"])
+        return "\n".join([head, *(body or ["\t"]), f"\treturn {', '.join(map(written, self._outputs))}", "}"])
+
+    def __format__(self, spec: str) -> str:
+        """The text with ids ("i") and with paths ("p") at the names of nodes: `f"{graph:ip}"`."""
+        return formatted(self, spec)
 
     @property
     def _exprs(self) -> list[Expr]:

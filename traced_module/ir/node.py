@@ -17,6 +17,7 @@ from megengine.traced_module.ir.expr import Expr, GetAttr
 from megengine.traced_module.ir.fixed import fixed, refuse_setting
 from megengine.traced_module.ir.methods import methods
 from megengine.traced_module.ir.owner import GraphOwner
+from megengine.traced_module.ir.written import formatted, written
 
 _REWIRE = "graph.replace_node, replace_all_uses_with or insert_exprs"
 _PLACE = "insert_exprs in the graph that it is to be in"
@@ -84,7 +85,10 @@ class Node:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return self._name
+        return written(self)
+
+    def __format__(self, spec: str) -> str:
+        return formatted(self, spec)
 
 
 class TensorNode(Node):
