@@ -9,12 +9,9 @@ from types import ModuleType
 from typing import Any, cast
 
 _DATA, _JIT = "megengine.data", "megengine.jit"
-_PUBLISHED = ("cifar", "cityscapes", "coco", "folder", "imagenet", "meta_vision", "mnist", "objects365", "utils", "voc")
 
 # path -> the module that has its names; the parent of each is a package or has a path here
 PATHS: dict[str, str] = {
-    **dict.fromkeys((f"{_DATA}.dataset.meta_dataset", f"{_DATA}.dataset.vision"), f"{_DATA}.dataset"),
-    **{f"{_DATA}.dataset.vision.{part}": f"{_DATA}.dataset" for part in _PUBLISHED},
     **dict.fromkeys((f"{_DATA}.transform.meta_transform", f"{_DATA}.transform.vision"), f"{_DATA}.transform"),
     **{f"{_DATA}.transform.vision.{part}": f"{_DATA}.transform" for part in ("functional", "transform")},
     "megengine.distributed.group": "megengine.distributed",

@@ -130,7 +130,7 @@ def test_every_missing_name_says_what_to_do_when_it_is_imported():
     [
         ("from megengine.functional import rellu", "did you mean 'relu'"),
         ("from megengine.functional.nn import conv2b", "did you mean 'conv2d'"),
-        ("from megengine.data.dataset import MNIST", "make a Dataset with __init__, __getitem__"),
+        ("from megengine.data.dataset.vision import Published", "make a Dataset with __init__, __getitem__"),
         ("from megengine import optim", "it is called megengine.optimizer"),
         ("from megengine.optim import SGD", "it is called megengine.optimizer"),
         ("import megengine.optim.sgd", "it is called megengine.optimizer"),
