@@ -26,6 +26,7 @@ from megengine.plan.layouts import Layouts, choices, constants_of, one_layout, p
 from megengine.plan.memory import Lifetime, place
 from megengine.plan.norms import name_norms
 from megengine.plan.pictures import Part, parts
+from megengine.plan.tables import look_up_joined, looked_up_parts, merge_maps
 from megengine.plan.tuning import Tuner
 from megengine.plan.views import fold_views
 from megengine.traced_module import InternalGraph
@@ -107,6 +108,7 @@ class _Builder:
         self.outputs: list[int] = []
         self.watched: dict[int, list[Watch]] = {}
         self.parts: dict[int, Part] = {}  # computed picture by picture, by the first op
+        self.joined = looked_up_parts(graph, self.layouts)
 
     def new_buffer(self, spec: TensorSpec) -> int:
         self.specs.append(spec)
@@ -125,11 +127,11 @@ class _Builder:
             self._show(node)
         if not watching and not self.exact:
             self.parts = {id(part.exprs[0]): part for part in parts(self.graph)}
-        done: set[int] = set()
+        done = {id(part) for heads in self.joined.values() for part in heads}  # the ops behind compute them
         for expr in self.graph.exprs():
             if isinstance(expr, Apply) and id(expr) not in done:
                 if (part := self.parts.get(id(expr))) is not None and self._each_picture(part):
-                    done = {id(e) for e in part.exprs}
+                    done |= {id(e) for e in part.exprs}
                 else:
                     self.add(expr)
             for node in expr.outputs:
@@ -227,6 +229,12 @@ class _Builder:
         moved = not isinstance(expr.inputs[0].expr, Constant)
         if moved and expr.record.keeps_order:  # moves nothing: the same bytes in rows
             self.give(expr.output, self.buffer(expr.inputs[0]), rows=True)
+        elif id(expr) in self.joined:
+            info.kernel = "int8_joined_tables"
+            capsule, sources = look_up_joined(expr, self.joined[id(expr)], self.threads)
+            reads, target = [self.buffer(node, rows=False) for node in sources], self.new_buffer(expr.output.spec)
+            self.give(expr.output, target, rows=False)
+            self.steps.append(_Step(info, capsule, reads, [target]))
         elif moved and expr.op == "transpose" and expr.output.spec.ndim == 4:
             self._turn(expr, info)
         elif id(expr.inputs[0]) in self.planar:
@@ -400,6 +408,8 @@ class Plan:
         name_norms(graph)
         fuse(graph, exact=exact)
         fuse_chains(graph)
+        if exact:
+            merge_maps(graph)
         graph.lint()
         self._builder = builder = _Builder(graph, threads, tune=tune)
         for node, one in zip(graph.outputs, (watch or {}).values(), strict=bool(watch)):

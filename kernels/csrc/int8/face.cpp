@@ -209,6 +209,21 @@ nb::capsule lookup_step(AnyArray tables, bool is_signed, std::size_t size, std::
                                flip_of(is_signed), size, threads));
 }
 
+// channels and signs of the values that lie side by side in the result
+nb::capsule channel_lookup_step(AnyArray tables, const std::vector<int>& channels,
+                                const std::vector<bool>& is_signed, int pixels, int threads) {
+    std::vector<ChannelSource> sources;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < std::min(channels.size(), is_signed.size()); ++i) {
+        sources.push_back({channels[i], flip_of(is_signed[i])});
+        count += static_cast<std::size_t>(channels[i]);
+    }
+    if (count == 0 || tables.nbytes() != 256 * count || channels.size() != is_signed.size())
+        throw nb::value_error("int8 tables: expected one of 256 bytes for each channel");
+    return capsule(
+        make_channel_lookup(static_cast<const std::uint8_t*>(tables.data()), sources, pixels, threads));
+}
+
 // indices and weights of each axis in rows of `taps`
 nb::capsule resize_step(std::int64_t outer, std::int64_t inner, const Lengths& lengths, const Lengths& taps,
                         std::vector<Lengths> indices, std::vector<std::vector<std::int32_t>> weights,
@@ -291,6 +306,9 @@ void bind_int8(nb::module_& m) {
           nb::arg("threads"));
     m.def("make_int8_lookup_step", lookup_step, nb::arg("tables"), nb::arg("is_signed"), nb::arg("size"),
           nb::arg("inner"), nb::arg("threads"));
+    m.def("make_int8_channel_lookup_step", channel_lookup_step, nb::arg("tables"), nb::arg("channels"),
+          nb::arg("is_signed"), nb::arg("pixels"), nb::arg("threads"));
+    m.def("has_fast_channel_lookup", has_fast_channel_lookup);
     m.def("make_int8_resize_step", resize_step, nb::arg("outer"), nb::arg("inner"), nb::arg("lengths"),
           nb::arg("taps"), nb::arg("indices"), nb::arg("weights"), nb::arg("shift"), nb::arg("x"),
           nb::arg("clamp"), nb::arg("threads"));

@@ -159,12 +159,14 @@ struct BlendEnd {
     std::int32_t lo = 0, hi = 0, zero_point = 0;
 };
 
-// y = tables[channel][x] for pixels of bytes; there is a whole block of 16 tables for the last channels.
+// y = tables[channel][x] for pixels, which lie `x_step` and `y_step` bytes apart; there is a whole block of
+// 16 tables for the last channels.
 struct ChannelTables {
     const std::uint8_t* tables = nullptr;
     const std::uint8_t* x = nullptr;
     std::uint8_t* y = nullptr;
     int channels = 0, pixels = 0;
+    std::size_t x_step = 0, y_step = 0;
 };
 
 // One kind of convolution. Channel arrays have the channel `order(p)` at position p, and whole blocks.

@@ -323,29 +323,45 @@ class LookupStep final : public Step {
     int size_, parts_;
 };
 
+// Channels of several values side by side, each looked up in a table of its own.
 class ChannelLookupStep final : public Step {
   public:
-    ChannelLookupStep(const std::uint8_t* tables, std::size_t count, std::uint8_t flip, std::size_t size,
+    ChannelLookupStep(const std::uint8_t* tables, const std::vector<ChannelSource>& sources, int pixels,
                       int threads)
-        : tables_(256 * ((count + 15) / 16 * 16)),
-          channels_(static_cast<int>(count)),
-          pixels_(static_cast<int>(size / count)),
-          grain_(64 * std::max(1, 64 / channels_)),
-          parts_(usable_parts(pixels_, grain_, threads)) {
-        for (std::size_t i = 0; i < 256 * count; ++i) tables_[i] = tables[i ^ flip];
+        : sources_(sources), pixels_(pixels) {
+        for (const ChannelSource& one : sources) channels_ += one.channels;
+        tables_.resize(256 * ((static_cast<std::size_t>(channels_) + 15) / 16 * 16));
+        std::size_t at = 0;
+        for (const ChannelSource& one : sources)
+            for (const std::size_t end = at + 256 * static_cast<std::size_t>(one.channels); at < end; ++at)
+                tables_[at] = tables[at ^ one.flip];
+        grain_ = kTile * std::max(1, 64 / channels_);
+        parts_ = usable_parts(pixels_, grain_, threads);
     }
     int parts() const override { return parts_; }
     void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
         const Range range = share(pixels_, part, parts_, grain_);
-        const std::size_t at = static_cast<std::size_t>(range.begin) * channels_;
-        lookup_({tables_.data(), bytes(buffers[0]) + at, bytes(buffers[1]) + at, channels_,
-                 range.end - range.begin});
+        const int at_once = kTile * std::max(1, kBytes / (kTile * channels_));  // they stay in the cache
+        std::uint8_t* y = bytes(buffers[sources_.size()]);
+        for (int p = range.begin; p < range.end; p += at_once) {
+            const int count = std::min(at_once, range.end - p);
+            const auto pixel = static_cast<std::size_t>(p), step = static_cast<std::size_t>(channels_);
+            std::size_t first = 0;
+            for (std::size_t i = 0; i < sources_.size(); ++i) {
+                const auto own = static_cast<std::size_t>(sources_[i].channels);
+                lookup_({tables_.data() + 256 * first, bytes(buffers[i]) + pixel * own,
+                         y + pixel * step + first, sources_[i].channels, count, own, step});
+                first += own;
+            }
+        }
     }
 
   private:
+    static constexpr int kTile = 64, kBytes = 1 << 17;
     decltype(Table::lookup_channels) lookup_ = active_table().lookup_channels;
     std::vector<std::uint8_t> tables_;
-    int channels_, pixels_, grain_, parts_;
+    std::vector<ChannelSource> sources_;
+    int channels_ = 0, pixels_, grain_, parts_;
 };
 
 }  // namespace
@@ -370,8 +386,22 @@ std::unique_ptr<Step> make_pool(const PoolArgs& p, bool average, int threads) {
 std::unique_ptr<Step> make_lookup(const std::uint8_t* tables, std::size_t count, std::size_t inner,
                                   std::uint8_t flip, std::size_t size, int threads) {
     if (inner == 1 && count > 1)
-        return std::make_unique<ChannelLookupStep>(tables, count, flip, size, threads);
+        return make_channel_lookup(tables, {{static_cast<int>(count), flip}}, static_cast<int>(size / count),
+                                   threads);
     return std::make_unique<LookupStep>(tables, count, inner, flip, size, threads);
+}
+
+std::unique_ptr<Step> make_channel_lookup(const std::uint8_t* tables,
+                                          const std::vector<ChannelSource>& sources, int pixels,
+                                          int threads) {
+    return std::make_unique<ChannelLookupStep>(tables, sources, pixels, threads);
+}
+bool has_fast_channel_lookup() {
+#if defined(MGE_X86)
+    return active_isa() >= Isa::kVnni && __builtin_cpu_supports("avx512vbmi");
+#else
+    return false;
+#endif
 }
 
 }  // namespace mge::int8

@@ -111,6 +111,14 @@ std::unique_ptr<Step> make_pool(const PoolArgs&, bool average, int threads);
 // Places i have table i / inner % count.
 std::unique_ptr<Step> make_lookup(const std::uint8_t* tables, std::size_t count, std::size_t inner,
                                   std::uint8_t flip, std::size_t size, int threads);
+// Values of so many channels, side by side in the result; a table for each channel.
+struct ChannelSource {
+    int channels;
+    std::uint8_t flip;
+};
+std::unique_ptr<Step> make_channel_lookup(const std::uint8_t* tables, const std::vector<ChannelSource>&,
+                                          int pixels, int threads);
+bool has_fast_channel_lookup();  // by vectors
 // Pictures [outer, lengths.., inner] in other sizes.
 struct ResizeAxis {
     std::int64_t n, out, taps;
