@@ -125,8 +125,8 @@ class _Builder:
             else:
                 self.buffer_of[id(node), True] = outside
             self._show(node)
-        if not watching and not self.exact:
-            self.parts = {id(part.exprs[0]): part for part in parts(self.graph)}
+        if not watching:
+            self.parts = {id(part.exprs[0]): part for part in parts(self.graph, exact=self.exact)}
         done = {id(part) for heads in self.joined.values() for part in heads}  # the ops behind compute them
         for expr in self.graph.exprs():
             if isinstance(expr, Apply) and id(expr) not in done:
@@ -143,6 +143,10 @@ class _Builder:
 
     def _each_picture(self, part: Part) -> bool:
         """A step that runs a plan of one picture for each of a batch; False if there is none without Python."""
+        inside = {id(e) for e in part.exprs}
+        for join, heads in self.joined.items():  # tables are inside where the op that looks them up is
+            if any((id(e) in inside) != (join in inside) for e in heads if e is not None):
+                return False
         graph, plans = part.of_one(), []
         in_rows = [(id(n), True) in self.buffer_of for n in part.sources]
         for _ in range(min(self.threads, part.pictures)):

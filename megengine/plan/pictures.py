@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from megengine.core.dtype import storage_of
+from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply
-from megengine.kernels import along, elementwise, floating, onednn, pooling, strided
+from megengine.kernels import along, elementwise, floating, int8, int8_rows, onednn, pooling, strided
 from megengine.kernels.kernel import Kernel
 from megengine.kernels.lists import LISTS
 from megengine.ops.common import normalize_axes
@@ -28,6 +28,14 @@ _FEW_WEIGHTS = 1 << 17  # bytes that stay there beside the values of a picture
 def _layer(expr: Apply) -> bool:
     """Weights and bias are constants; what else it reads is not."""
     return all(isinstance(n.expr, Constant) == (i in (1, 2)) for i, n in enumerate(expr.inputs))
+
+
+def _integer_layer(expr: Apply) -> bool:
+    return all(isinstance(n.expr, Constant) == (i in int8.WEIGHTS) for i, n in enumerate(expr.inputs))
+
+
+def _table(expr: Apply) -> bool:
+    return expr.attrs.get("axis") != 0 and isinstance(expr.inputs[1].expr, Constant)
 
 
 def _numbers(expr: Apply) -> bool:
@@ -71,7 +79,19 @@ _ALONE: dict[Kernel, Callable[[Apply], bool]] = {
     strided.own_strided_fused_repeat: _repeated,
     along.own_mean: _means,
 }
-_OPS = {op: _ALONE[kernel] for op, kernels in LISTS.items() for kernel in kernels if kernel in _ALONE}
+_INTEGERS_ALONE: dict[Kernel, Callable[[Apply], bool]] = {
+    int8.int8_conv: _integer_layer,
+    int8.int8_table: _table,
+    **dict.fromkeys((int8.int8_requantize, int8.int8_avg_pool2d, int8.int8_max_pool2d), _windows),
+    **dict.fromkeys((int8.int8_add, int8.int8_multiply), _numbers),
+    **dict.fromkeys((int8_rows.int8_maximum, int8_rows.int8_minimum), _numbers),
+    int8.int8_mean: _means,
+    floating.own_concat: _joined,
+}
+_FLOATS, _INTEGERS = (
+    {op: alone[kernel] for op, kernels in LISTS.items() for kernel in kernels if kernel in alone}
+    for alone in (_ALONE, _INTEGERS_ALONE)
+)
 
 
 def _bytes(spec: TensorSpec) -> int:
@@ -82,13 +102,20 @@ def _moving(expr: Apply) -> list[TensorNode]:
     return [n for n in expr.inputs if not isinstance(n.expr, Constant)]
 
 
-def _alone(expr: Apply, count: int) -> bool:
-    """True for ops that pictures go through alone, with few weights."""
-    values = [*_moving(expr), *expr.outputs]
-    if expr.op not in _OPS or any(n.spec.ndim != 4 or n.shape[0] != count for n in values):
+def _is_integer(node: TensorNode) -> bool:
+    return isinstance(node.dtype, QuantizedDType) and node.dtype.itemsize == 1
+
+
+def _alone(expr: Apply, count: int, *, exact: bool) -> bool:
+    """True for ops that pictures go through alone, with few weights; in exact networks for those of 8-bit integers."""
+    values, ops = [*_moving(expr), *expr.outputs], _INTEGERS if exact else _FLOATS
+    if expr.op not in ops or any(n.spec.ndim != 4 or n.shape[0] != count for n in values):
+        return False
+    if exact and not all(map(_is_integer, values)):
         return False
     weights = sum(_bytes(n.spec) for n in expr.inputs if isinstance(n.expr, Constant))
-    return _OPS[expr.op](expr) and weights <= max(_FEW_WEIGHTS, sum(_bytes(n.spec) for n in values) // count)
+    few = _FEW_WEIGHTS // 4 if exact else _FEW_WEIGHTS  # so are the values
+    return ops[expr.op](expr) and weights <= max(few, sum(_bytes(n.spec) for n in values) // count)
 
 
 @dataclass(frozen=True)
@@ -127,7 +154,7 @@ def _part(exprs: list[Apply], outputs: Iterable[TensorNode]) -> Part:
     return Part(exprs, list(sources.values()), results)
 
 
-def parts(graph: InternalGraph) -> list[Part]:
+def parts(graph: InternalGraph, *, exact: bool = False) -> list[Part]:
     """The parts of a network that are worth it: several ops, whose values together exceed the cache."""
     shape = graph.inputs[0].spec.shape if graph.inputs else ()
     if len(shape) != 4 or shape[0] < 2:
@@ -135,7 +162,7 @@ def parts(graph: InternalGraph) -> list[Part]:
     runs: list[list[Apply]] = [[]]
     for expr in graph.exprs():
         if isinstance(expr, Apply):
-            if _alone(expr, shape[0]):
+            if _alone(expr, shape[0], exact=exact):
                 runs[-1].append(expr)
             else:
                 runs.append([])

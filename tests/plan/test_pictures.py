@@ -9,8 +9,9 @@ from megengine import plan
 from megengine.core.dtype import bfloat16
 from megengine.dispatch import apply
 from megengine.kernels import _core, isa
+from megengine.plan import pictures
 from megengine.plan.pictures import parts
-from megengine.quantization import to_half
+from megengine.quantization import QuantConfig, quantize_model, to_half
 from megengine.tensor import tensor
 from megengine.traced_module import lower, record, trace_module
 
@@ -153,3 +154,48 @@ def test_steps_that_cannot_be_part_of_another_plan():
         many.add_input(4)
     with pytest.raises(ValueError, match="too many ends"):
         _core.each_picture_step([many], 2)
+
+
+class Integers(M.Module):
+    """Every op of integers that pictures go through alone, and a tail that takes the whole batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.deep = M.Conv2d(3, 16, 3, padding=1), M.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.point, self.gate, self.last = M.Conv2d(16, 16, 1), M.Conv2d(16, 16, 1), M.Linear(48, 5)
+
+    def forward(self, x):
+        x = F.relu(self.first(x))
+        y = F.silu(self.point(F.hswish(self.deep(x)))) + x
+        y = y * F.sigmoid(self.gate(F.mean(y, axis=(2, 3), keepdims=True)))
+        y = F.maximum(y, x) * F.minimum(y, x)
+        y = F.concat([F.max_pool2d(y, 2), F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)], axis=1)
+        return self.last(F.mean(y, axis=(2, 3)))
+
+
+def test_integers_of_a_batch(monkeypatch):
+    monkeypatch.setattr(pictures, "_CACHE", 1 << 12)
+    x = draw(3, 3, 13, 14)
+    model = quantize_model(trace_module(Integers().eval(), tensor(x)), [x])
+    want = model(tensor(x)).numpy()
+    for level in isa.available():
+        with isa.capped(level):
+            for threads in (1, 2, 5):
+                made = plan.compile(model.traced(), threads=threads)
+                np.testing.assert_array_equal(made(x)[0], want)
+                assert "each_picture" in ops(made) and not {"qconv2d", "qmaximum", "requantize"} & {*ops(made)}
+    made = plan.compile(model.traced(), tune=True)
+    np.testing.assert_array_equal(made(x)[0], want)
+
+
+def test_in_networks_with_integers_floats_take_the_batch(monkeypatch):
+    """There they add in an order of their own."""
+    monkeypatch.setattr(pictures, "_CACHE", 1 << 12)
+    x = draw(3, 3, 13, 14)
+    net = M.Sequential(M.Conv2d(3, 8, 3), M.ReLU(), M.Conv2d(8, 8, 3), M.ReLU(), M.Conv2d(8, 8, 3)).eval()
+    options = QuantConfig(exclude=("0", "2"))
+    model = quantize_model(trace_module(net, tensor(x)), [x], options)
+    assert model.report.floating
+    made = plan.compile(model.traced())
+    assert "each_picture" not in ops(made)
+    np.testing.assert_array_equal(made(x)[0], model(tensor(x)).numpy())

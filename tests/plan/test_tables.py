@@ -8,7 +8,7 @@ from megengine.core.dtype import qint8, quantized, quint8
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply
 from megengine.kernels import isa
-from megengine.plan import tables
+from megengine.plan import pictures, tables
 from megengine.tensor import Tensor
 from megengine.traced_module import record
 
@@ -137,3 +137,16 @@ def test_integers_of_four_bits():
 def test_small_pictures_are_left_alone():
     steps = check(lambda x: kept(affine(moved(kept(x), B))), draw(1, 24, 6, 6))
     assert "int8_table" not in steps
+
+
+def test_tables_of_joins_that_pictures_go_through_alone(monkeypatch):
+    """Where the op that looks them up is in such a part, they are, too; large tables take the whole batch."""
+    monkeypatch.setattr(pictures, "_CACHE", 1 << 10)
+
+    def function(x, y):
+        return kept(kept(joined(moved(kept(x), C), affine(moved(kept(y), A)))))
+
+    few, many = draw(3, 8, 16, 16), draw(3, 1024, 8, 8)
+    assert check(function, few, few) == ["own_each_picture"]
+    steps = check(function, many, many)
+    assert "int8_joined_tables" in steps and "own_each_picture" not in steps
