@@ -104,4 +104,12 @@ ChainFunction chain_function_base();
 ChainFunction chain_function_avx2();
 ChainFunction chain_function_avx512();
 
+// Rows of numbers of so many bytes, one behind the other, of a matrix with these steps in bytes; 0 repeats.
+using SpreadFunction = void (*)(std::int64_t item, const std::byte* from, std::byte* to, std::int64_t rows,
+                                std::int64_t cols, std::int64_t row_step, std::int64_t col_step);
+
+SpreadFunction spread_function_base();
+SpreadFunction spread_function_avx2();
+SpreadFunction spread_function_avx512();
+
 }  // namespace mge

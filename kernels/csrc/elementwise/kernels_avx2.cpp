@@ -1,4 +1,6 @@
 #define MGE_BLOCK_FUNCTION block_function_avx2
 #define MGE_CHAIN_FUNCTION chain_function_avx2
+#define MGE_SPREAD_FUNCTION spread_function_avx2
 #include "elementwise/chains.inc"
 #include "elementwise/kernels.inc"
+#include "elementwise/spreads.inc"

@@ -51,35 +51,20 @@ BlockFunction active_block_function(Operation operation, Type type, Type to) {
     return block_function_base(operation, type, to);
 }
 
+SpreadFunction active_spread_function() {
+#if defined(MGE_X86)
+    if (active_isa() >= Isa::kAvx512) return spread_function_avx512();
+    if (active_isa() >= Isa::kAvx2) return spread_function_avx2();
+#endif
+    return spread_function_base();
+}
+
 ChainFunction active_chain_function() {
 #if defined(MGE_X86)
     if (active_isa() >= Isa::kAvx512) return chain_function_avx512();
     if (active_isa() >= Isa::kAvx2) return chain_function_avx2();
 #endif
     return chain_function_base();
-}
-
-template <class T>
-void spread(const std::byte* from, std::byte* to, std::int64_t rows, std::int64_t cols, std::int64_t row_step,
-            std::int64_t col_step) {
-    auto* y = reinterpret_cast<T*>(to);
-    for (std::int64_t r = 0; r < rows; ++r, y += cols, from += row_step) {
-        const auto* x = reinterpret_cast<const T*>(from);
-        if (col_step == 0)
-            std::fill_n(y, cols, *x);
-        else if (col_step == static_cast<std::int64_t>(sizeof(T)))
-            std::copy_n(x, cols, y);
-        else
-            for (std::int64_t c = 0; c < cols; ++c) y[c] = *reinterpret_cast<const T*>(from + c * col_step);
-    }
-}
-
-void spread_any(std::int64_t item, const std::byte* from, std::byte* to, std::int64_t rows, std::int64_t cols,
-                std::int64_t row_step, std::int64_t col_step) {
-    if (item == 1) return spread<std::uint8_t>(from, to, rows, cols, row_step, col_step);
-    if (item == 2) return spread<std::uint16_t>(from, to, rows, cols, row_step, col_step);
-    if (item == 4) return spread<std::uint32_t>(from, to, rows, cols, row_step, col_step);
-    spread<std::uint64_t>(from, to, rows, cols, row_step, col_step);
 }
 
 class ElementwiseStep final : public Step {
@@ -154,11 +139,11 @@ class ElementwiseStep final : public Step {
             values[o - 1] = copy;
             if (row_step == 0) {
                 if (held[o - 1] != place)
-                    spread_any(item, place, copy, col_step ? most_rows : 1, col_step ? cols : kBlock, 0,
-                               col_step);
+                    spread_(item, place, copy, col_step ? most_rows : 1, col_step ? cols : kBlock, 0,
+                            col_step);
                 held[o - 1] = place;
             } else {
-                spread_any(item, place, copy, rows, cols, row_step, col_step);
+                spread_(item, place, copy, rows, cols, row_step, col_step);
             }
         }
         compute(values, inputs, scratch, size);
@@ -192,6 +177,7 @@ class ElementwiseStep final : public Step {
     std::vector<Instruction> program_;
     decltype(FloatKernels::apply) active_apply_ = active_float_kernels().apply;
     ChainFunction active_chain_ = active_chain_function();
+    SpreadFunction spread_ = active_spread_function();
     std::int64_t divisors_;  // how many numbers of the second input must not be 0
     int parts_;
 };
