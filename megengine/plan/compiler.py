@@ -19,6 +19,7 @@ from megengine.kernels.int8 import quantize_planes_step
 from megengine.kernels.memory import bits
 from megengine.kernels.native import to_step
 from megengine.kernels.registry import family
+from megengine.plan.biases import add_biases
 from megengine.plan.chains import fuse_chains
 from megengine.plan.fuse import fuse
 from megengine.plan.half_casts import widen_halves
@@ -26,7 +27,7 @@ from megengine.plan.layouts import Layouts, choices, constants_of, one_layout, p
 from megengine.plan.memory import Lifetime, place
 from megengine.plan.norms import name_norms
 from megengine.plan.pictures import Part, parts
-from megengine.plan.tables import look_up_joined, looked_up_parts, merge_maps
+from megengine.plan.tables import look_up_joined, looked_up_parts, merge_maps, quantize_truths
 from megengine.plan.tuning import Tuner
 from megengine.plan.views import fold_views
 from megengine.traced_module import InternalGraph
@@ -411,6 +412,9 @@ class Plan:
         widen_halves(graph, exact=exact)
         name_norms(graph)
         fuse(graph, exact=exact)
+        if exact:
+            add_biases(graph)
+            quantize_truths(graph)
         fuse_chains(graph)
         if exact:
             merge_maps(graph)

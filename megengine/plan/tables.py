@@ -20,10 +20,12 @@ from megengine.kernels._core import has_fast_channel_lookup, make_int8_channel_l
 from megengine.kernels.lists import LISTS
 from megengine.kernels.problem import Problem
 from megengine.plan.layouts import Layouts
+from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import is_among, remove_dead
+from megengine.traced_module.patterns import any_, call, match
 
 _FEW = 128  # pixels for each table: with fewer, tables are most of what is read
 _MAPS = {
@@ -160,6 +162,41 @@ def merge_maps(graph: InternalGraph) -> bool:
         if merged.pays():
             graph.replace_node({root.output: _replacement(graph, root, merged)})
             changed = True
+    if changed:
+        remove_dead(graph)
+    return changed
+
+
+# ---------------------------------------------------------------- truths
+
+
+_CAST = call("cast", any_())
+
+
+def quantize_truths(graph: InternalGraph) -> bool:
+    """Choose between two integers where truths are cast to float32 and quantized; in place, True if something changed.
+
+    So are the words of embeddings that are products with rows of one 1.
+    """
+    changed = False
+    for expr in list(graph.exprs()):
+        if not isinstance(expr, Apply) or not expr.record.quantizes:
+            continue
+        made, dtype = expr.inputs[0], known_quantized(expr.output.dtype)
+        if match(_CAST, made) is None or made.expr.inputs[0].dtype != np.bool_:
+            continue
+        if dtype.axis is not None or made.dtype != np.float32:
+            continue
+        spec = [TensorSpec((2,), np.dtype(np.float32))]
+        run = runner(expr.record, Problem(expr.op, spec, [infer(expr.op, spec, expr.attrs)], expr.attrs), True)
+        no, yes = (
+            graph.constant(Tensor._wrap(v.reshape(()), dtype), f"{expr.output.name}_{i}", before=expr, meta=expr.meta)
+            for i, v in enumerate(np.split(run(np.array([0, 1], np.float32)), 2))
+        )
+        inputs = (made.expr.inputs[0], yes, no)
+        chosen = graph.apply("where", *inputs, name=expr.output.name, before=expr, meta=expr.meta)
+        graph.replace_node({expr.output: chosen})
+        changed = True
     if changed:
         remove_dead(graph)
     return changed

@@ -150,3 +150,15 @@ def test_tables_of_joins_that_pictures_go_through_alone(monkeypatch):
     assert check(function, few, few) == ["own_each_picture"]
     steps = check(function, many, many)
     assert "int8_joined_tables" in steps and "own_each_picture" not in steps
+
+
+@pytest.mark.parametrize("dtype", [A, C, quint8(0.25, 255), quantized("qint4", 0.5), quantized("qint16", 0.001)])
+def test_truths_are_quantized_by_choosing(dtype):
+    """As the rows of one 1 that words are in front of a product with an embedding."""
+
+    def function(x):
+        found = apply("cast", apply("equal", x, Tensor(np.arange(9, dtype=np.int32))), dtype=np.dtype(np.float32))
+        return apply("quantize", found, dtype=dtype), apply("quantize", found * 2.0, dtype=dtype)
+
+    x = np.random.default_rng(1).integers(0, 9, (40, 1)).astype(np.int32)
+    assert check(function, x, dtypes=(np.dtype(np.int32),)).count("own_elementwise") >= 2
