@@ -186,7 +186,7 @@ def test_linear_logits(level):
 
 
 @pytest.mark.parametrize("shape", [(1,), (15,), (4, 33), (2, 3, 7, 5), (1, 8, 40, 40)])
-@pytest.mark.parametrize(("a", "r", "out"), [("u8", "s8z", "u8z"), ("s8", "u8z", "s8z")])
+@pytest.mark.parametrize(("a", "r", "out"), [("u8", "s8z", "u8z"), ("s8", "u8z", "s8z"), ("s8z", "u8", "u8")])
 def test_add_and_requantize(level, shape, a, r, out):
     dtype = KINDS[out]
     lo, hi = dtype.qmin - dtype.zero_point + 1, dtype.qmax - dtype.zero_point

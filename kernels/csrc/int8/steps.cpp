@@ -1,7 +1,9 @@
 #include "int8/steps.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <numeric>
 
 namespace mge::int8 {
 namespace {
@@ -371,6 +373,17 @@ std::unique_ptr<Step> make_conv(const ConvOptions& o, const std::int8_t* w, cons
     return std::make_unique<ConvStep>(o, w, b, m, bias);
 }
 std::unique_ptr<Step> make_elementwise(Elementary kind, const Elementwise& e, int threads) {
+    constexpr std::size_t kCodes = 256, kMany = 4 * kCodes;
+    if (kind == Elementary::kRequantize && !e.a_wide && !e.y_wide && e.size >= kMany &&
+        has_fast_channel_lookup()) {
+        // What the arithmetic gives for each integer, by its bits.
+        std::array<std::uint8_t, kCodes> codes, table;
+        std::iota(codes.begin(), codes.end(), std::uint8_t{0});
+        Elementwise all = e;
+        all.a = codes.data(), all.y = table.data(), all.size = kCodes;
+        entry_of(kind, active_table())(all);
+        return std::make_unique<LookupStep>(table.data(), 1, 1, std::uint8_t{0}, e.size, threads);
+    }
     return std::make_unique<ElementwiseStep>(kind, e, threads);
 }
 std::unique_ptr<Step> make_gate(const GateOptions& o) { return std::make_unique<GateStep>(o); }
