@@ -85,8 +85,11 @@ _INTEGERS_ALONE: dict[Kernel, Callable[[Apply], bool]] = {
     **dict.fromkeys((int8.int8_requantize, int8.int8_avg_pool2d, int8.int8_max_pool2d), _windows),
     **dict.fromkeys((int8.int8_add, int8.int8_multiply), _numbers),
     **dict.fromkeys((int8_rows.int8_maximum, int8_rows.int8_minimum), _numbers),
+    int8_rows.int8_resize: _windows,
     int8.int8_mean: _means,
     floating.own_concat: _joined,
+    strided.own_strided_pad: _padded,
+    strided.own_strided_fused_repeat: _repeated,
 }
 _FLOATS, _INTEGERS = (
     {op: alone[kernel] for op, kernels in LISTS.items() for kernel in kernels if kernel in alone}
