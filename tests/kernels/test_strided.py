@@ -120,7 +120,11 @@ def test_broadcasting(op, shapes, swapped):
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize(
-    ("channels", "pixels"), [(1, 5), (2, 40), (3, 70), (15, 16), (16, 17), (24, 130), (67, 63), (24, 700)]
+    ("channels", "pixels"),
+    [
+        *((1, 5), (2, 40), (3, 70), (4, 64), (5, 4100), (7, 31), (9, 70), (12, 2100), (15, 16)),
+        *((16, 17), (24, 130), (67, 63), (24, 700)),
+    ],
 )
 def test_layouts(channels, pixels, dtype):
     """Every tile and rest of a transposed matrix, from rows to channels-last and back."""

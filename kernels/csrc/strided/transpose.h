@@ -69,12 +69,54 @@ void turn_few(std::byte* to, const std::byte* from, std::int64_t cols, std::int6
         }
 }
 
+// The first columns of a matrix with fewer rows than a tile, to columns that follow each other without gaps;
+// returns how many. A column is written as a whole vector, whose rest the columns behind it overwrite.
+template <class T>
+std::int64_t turn_flat(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t cols,
+                       std::int64_t from_step) {
+    constexpr std::int64_t size = sizeof(T), n = kTile<T>, vector = n * size;
+    const std::int64_t column = rows * size;
+    std::byte square[n * vector] = {};
+    std::int64_t c = 0;
+    for (; c + n <= cols && (c + n - 1) * column + vector <= cols * column; c += n) {
+        for (std::int64_t r = 0; r < rows; ++r)
+            std::memcpy(square + r * vector, from + r * from_step + c * size, vector);
+        turn_tile<T>(to + c * column, square, column, vector);
+    }
+    return c;
+}
+
+// The first rows of a matrix with fewer columns than a tile, whose rows follow each other without gaps;
+// returns how many. A row is read as a whole vector, with the rows behind it.
+template <class T>
+std::int64_t turn_narrow(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t cols,
+                         std::int64_t to_step) {
+    constexpr std::int64_t size = sizeof(T), n = kTile<T>, vector = n * size;
+    const std::int64_t row = cols * size;
+    std::byte square[n * vector];
+    std::int64_t r = 0;
+    for (; r + n <= rows && (r + n - 1) * row + vector <= rows * row; r += n) {
+        turn_tile<T>(square, from + r * row, vector, row);
+        for (std::int64_t c = 0; c < cols; ++c)
+            std::memcpy(to + c * to_step + r * size, square + c * vector, vector);
+    }
+    return r;
+}
+
 // to[c * to_step + r] = from[r * from_step + c]; steps in bytes. The two do not overlap.
 template <class T>
 void turn(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t cols, std::int64_t to_step,
           std::int64_t from_step) {
     constexpr std::int64_t size = sizeof(T), n = kTile<T>;
     if (rows < n || cols < n) {
+        const std::int64_t few = std::min(rows, cols);
+        if (few > 1 && 4 * few >= n && rows < n && to_step == rows * size) {
+            const std::int64_t done = turn_flat<T>(to, from, rows, cols, from_step);
+            to += done * to_step, from += done * size, cols -= done;
+        } else if (few > 1 && 4 * few >= n && cols < n && from_step == cols * size) {
+            const std::int64_t done = turn_narrow<T>(to, from, rows, cols, to_step);
+            to += done * size, from += done * from_step, rows -= done;
+        }
         for (; rows >= 4; rows -= 4, to += 4 * size, from += 4 * from_step)
             turn_few<T, 4>(to, from, cols, to_step, from_step);
         if (rows == 3) turn_few<T, 3>(to, from, cols, to_step, from_step);
