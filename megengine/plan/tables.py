@@ -8,13 +8,13 @@ tables of channels by vectors, this takes less time than the arithmetic.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, known_quantized
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import infer, runner
+from megengine.dispatch import runner
 from megengine.kernels import int8
 from megengine.kernels._core import has_fast_channel_lookup, make_int8_channel_lookup_step
 from megengine.kernels.lists import LISTS
@@ -50,7 +50,7 @@ def _is_affine(expr: Apply) -> bool:
     return channels and geometry == ((1, 1), ((0, 0), (0, 0)), (1, 1), 5)
 
 
-def _is_map(expr: Any) -> bool:
+def _is_map(expr: Any) -> TypeGuard[Apply]:
     """True for an op that gives each integer of a channel another one."""
     if not isinstance(expr, Apply) or expr.op not in _MAPS.values():
         return False
@@ -61,7 +61,7 @@ def _is_map(expr: Any) -> bool:
     return _is_affine(expr) if expr.op == _LAYER else expr.attrs.get("axis") in (None, 1)
 
 
-def _is_join(expr: Any) -> bool:
+def _is_join(expr: Any) -> TypeGuard[Apply]:
     return (
         isinstance(expr, Apply) and expr.record.joins and expr.attrs.get("axis") == 1 and _is_picture(expr.output.spec)
     )
@@ -85,7 +85,7 @@ def _mapped(x: np.ndarray, spec: TensorSpec, maps: list[Apply]) -> tuple[np.ndar
     for expr in maps:
         constants = [n.expr.value.numpy() for n in expr.inputs[1:]]
         specs = [spec, *(n.spec for n in expr.inputs[1:])]
-        spec = infer(expr.op, specs, expr.attrs)
+        spec = TensorSpec(spec.shape, expr.output.dtype)
         x = runner(expr.record, Problem(expr.op, specs, [spec], expr.attrs), True)(x, *constants)
     return x, spec
 
@@ -187,8 +187,8 @@ def quantize_truths(graph: InternalGraph) -> bool:
             continue
         if dtype.axis is not None or made.dtype != np.float32:
             continue
-        spec = [TensorSpec((2,), np.dtype(np.float32))]
-        run = runner(expr.record, Problem(expr.op, spec, [infer(expr.op, spec, expr.attrs)], expr.attrs), True)
+        specs = [TensorSpec((2,), made.dtype)], [TensorSpec((2,), dtype)]
+        run = runner(expr.record, Problem(expr.op, *specs, expr.attrs), True)
         no, yes = (
             graph.constant(Tensor._wrap(v.reshape(()), dtype), f"{expr.output.name}_{i}", before=expr, meta=expr.meta)
             for i, v in enumerate(np.split(run(np.array([0, 1], np.float32)), 2))
