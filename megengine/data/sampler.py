@@ -59,8 +59,8 @@ class StreamSampler(Sampler):
 class MapSampler(Sampler):
     """Batches of `batch_size` indices, in the order of `sample()`; the last one may be shorter, or dropped.
 
-    With a seed each sampler gives its own order, else the order comes from `megengine.random.seed`. Of `world_size`
-    parts of the data, `rank` (from 0) gets every `world_size`-th index; the first ones fill up the last parts.
+    With a seed each sampler gives its own order, that of MegEngine 1.13; else it comes from `megengine.random.seed`. Of
+    `world_size` parts of the data, `rank` (from 0) gets every `world_size`-th index; the first ones fill up the last.
     """
 
     @constructor
@@ -86,7 +86,7 @@ class MapSampler(Sampler):
         self.world_size, self.rank = int(size), int(place)
         self.dataset, self.drop_last = dataset, bool(drop_last)
         self.batch_size = _positive(name, "batch_size", batch_size)
-        self.rng = None if seed is None else np.random.default_rng(seed)
+        self.rng = None if seed is None else np.random.RandomState(seed)
 
     def _take(self, indices: Sequence[int] | None) -> None:
         """Give these indices instead of all."""
@@ -97,7 +97,7 @@ class MapSampler(Sampler):
         if indices is not None:
             self.num_samples = len(indices)
 
-    def _generator(self) -> np.random.Generator:
+    def _generator(self) -> np.random.Generator | np.random.RandomState:
         return random.generator() if self.rng is None else self.rng
 
     def sample(self) -> list[int]:

@@ -114,6 +114,8 @@ def test_orders():
     assert list(SequentialSampler(data, 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert len(SequentialSampler(data, 4, drop_last=True)) == 2
     assert list(SequentialSampler(data, 2, indices=[5, 1, 2])) == [[5, 1], [2]]
+    assert list(RandomSampler(data, 4, seed=5)) == [[9, 5, 2, 4], [7, 1, 0, 8], [6, 3]]  # as in MegEngine 1.13
+    assert list(ReplacementSampler(data, 4, num_samples=7, seed=5)) == [[3, 6, 6, 0], [9, 8, 4]]
     first, second = (list(chain(*RandomSampler(data, 3, seed=s))) for s in (1, 1))
     assert first == second != list(range(10))
     assert sorted(first) == list(range(10))
