@@ -23,7 +23,7 @@ from megengine.kernels.reference.integer import f32
 
 _GRAIN = 16  # bytes that are copied at once
 _WITH_MMA = 80  # compute capability from which tensor cores take 8-bit numbers in products of depth 32
-_MOST = 65535  # blocks along y and z of a grid
+_MOST = 65535  # blocks along z of a grid
 
 
 def _places(own: tuple[int, ...], size: int, stacks: tuple[int, ...]) -> np.ndarray:
@@ -59,7 +59,7 @@ def _zeros(problem: Problem) -> tuple[int, int]:
 
 
 def _grid(shape: _Shape) -> tuple[int, ...]:
-    return -(-shape.rows // 64), -(-shape.columns // 64), min(math.prod(shape.stacks), _MOST)
+    return -(-shape.rows // 64) * -(-shape.columns // 64), 1, min(math.prod(shape.stacks), _MOST)
 
 
 def _tail(problem: Problem) -> tuple[Any, ...]:

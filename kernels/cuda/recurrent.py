@@ -72,7 +72,7 @@ def _recurrent(problem: Problem, x: DeviceArray, w: DeviceArray, r: DeviceArray,
     arrays = (sums, r, given.get("bias"), given.get("peepholes"), codes, given.get("lengths"), factors)
     reset = a.cell == "gru" and not a.linear_before_reset
     update, product = (new(problem.outputs[1]), new(problem.outputs[1])) if reset else (None, None)
-    grid, modes = (-(-hidden // _UNITS), -(-n // _SAMPLES), directions), (a.direction == "reverse", a.input_forget)
+    grid, modes = (-(-n // _SAMPLES), -(-hidden // _UNITS), directions), (a.direction == "reverse", a.input_forget)
     backwards, forgets = map(np.int32, modes)
     for step in range(steps):
         when = (np.int32(step), np.int32(steps), backwards)

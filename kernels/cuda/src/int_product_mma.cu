@@ -1,7 +1,8 @@
 // Products of two computed matrices of 8-bit integers by tensor cores (sm_80 on): y [rows, columns] of a [rows, depth] and
 // b [columns, depth], whose rows begin `pitch` numbers, a multiple of 16, after each other; beyond the depth they hold zeros.
 // AT, BT: u8 or s8; OUT: type of results, u8 for both kinds of 8 bits. SUMS_A and SUMS_B: 1 where the zero point of b, or of
-// a, is not 0. 64 x 64 results a block of four warps, 64 numbers of depth a step, STAGES buffers.
+// a, is not 0. 64 x 64 results a block of four warps, 64 numbers of depth a step, STAGES buffers. Grid: tiles along x, rows
+// first, since y ends at 65535; stacks along z.
 #include "integer.cuh"
 #ifndef BARRIER
 #define BARRIER() __syncthreads()
@@ -19,12 +20,12 @@ struct alignas(8 * sizeof(OUT)) Eight {
 };
 
 template <class S>
-COC_FN void copy_step(const u8* a, const u8* b, S& tile, int buffer, int k, int rows, int columns, i64 pitch) {
+COC_FN void copy_step(const u8* a, const u8* b, S& tile, int buffer, int k, int top, int left, int rows, int columns, i64 pitch) {
     const int chunk = threadIdx.x % 4, deep = k + chunk * 16;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int own = threadIdx.x / 4 + i % 2 * 32, at = buffer * STAGE + i / 2 * 64 * 16 + placed(own, chunk);
-        const int row = i < 2 ? blockIdx.x * 64 + own : blockIdx.y * 64 + spread(own);
+        const int row = i < 2 ? top + own : left + spread(own);
         if (row < (i < 2 ? rows : columns) && deep < pitch)
             cp_async<16>(tile, at, (i < 2 ? a : b) + row * pitch + deep);
         else
@@ -100,14 +101,16 @@ KERNEL_BLOCKS(cuda_qmatmul_mma, 128, 3, const u8* a, const u8* b, OUT* y, const 
               int rows, int columns, int depth, i64 pitch, int z_a, int z_b, float m, float lo, float hi, int z_y) {
     SHARED(unsigned, tile, STAGES* STAGE);
     const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 64, warp_n = threadIdx.x / 32 % 2, steps = (depth + 63) / 64;
-    const int top = blockIdx.x * 64 + warp_m * 32 + lane / 4, column = blockIdx.y * 64 + warp_n * 32 + lane % 4 * 8;
+    const unsigned down = (rows + 63) / 64;
+    const int top = blockIdx.x % down * 64, left = blockIdx.x / down * 64;
+    const int row = top + warp_m * 32 + lane / 4, column = left + warp_n * 32 + lane % 4 * 8;
     const Finish finish = {Output{0.f, lo, hi, 0, z_y, 0}, m, depth, z_a, z_b};
     for (int stack = blockIdx.z; stack < stacks; stack += gridDim.z) {
         const u8 *own_a = a + a_places[stack], *own_b = b + b_places[stack];
         Sums sums = {};
 #pragma unroll 1
         for (int stage = 0; stage < STAGES - 1; stage++) {
-            if (stage < steps) copy_step(own_a, own_b, tile, stage, stage * 64, rows, columns, pitch);
+            if (stage < steps) copy_step(own_a, own_b, tile, stage, stage * 64, top, left, rows, columns, pitch);
             cp_async_commit();
         }
         int reading = 0, writing = STAGES - 1;
@@ -116,7 +119,7 @@ KERNEL_BLOCKS(cuda_qmatmul_mma, 128, 3, const u8* a, const u8* b, OUT* y, const 
             cp_async_wait<STAGES - 2>();
             BARRIER();
             const int next = step + STAGES - 1;
-            if (next < steps) copy_step(own_a, own_b, tile, writing, next * 64, rows, columns, pitch);
+            if (next < steps) copy_step(own_a, own_b, tile, writing, next * 64, top, left, rows, columns, pitch);
             cp_async_commit();
             writing = writing + 1 == STAGES ? 0 : writing + 1;
             multiply(sums, tile, reading * STAGE, warp_m, warp_n);
@@ -124,6 +127,6 @@ KERNEL_BLOCKS(cuda_qmatmul_mma, 128, 3, const u8* a, const u8* b, OUT* y, const 
         }
         cp_async_wait<0>();
         BARRIER();  // the next stack writes the buffers
-        put_sums(finish, sums, y + (i64)stack * rows * columns, top, column, rows, columns);
+        put_sums(finish, sums, y + (i64)stack * rows * columns, row, column, rows, columns);
     }
 }

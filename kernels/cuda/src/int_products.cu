@@ -31,13 +31,16 @@ COC_FN unsigned fetched(const T* from, const Side& side, int row, int k) {
     return word;
 }
 
-// 64 x 64 results a block, 4 x 4 a thread; z: stacks, whose matrices begin at a_places and b_places.
+// 64 x 64 results a block, 4 x 4 a thread. Grid: tiles along x, rows first, since y ends at 65535; z: stacks, whose matrices
+// begin at a_places and b_places.
 KERNEL_BOUNDS(cuda_qmatmul, 256, const AT* a, const BT* b, OUT* y, const i64* a_places, const i64* b_places, int stacks, int rows,
               int columns, int depth, i64 a_row, i64 a_deep, i64 b_row, i64 b_deep, int z_a, int z_b, float m, float lo, float hi,
               int z_y) {
     SHARED(unsigned, as, STEP * 65);
     SHARED(unsigned, bs, STEP * 65);
     const Side left = {a_row, a_deep, rows, depth, z_a}, right = {b_row, b_deep, columns, depth, z_b};
+    const unsigned tiles = (rows + 63) / 64;
+    const int top = blockIdx.x % tiles * 64, begin = blockIdx.x / tiles * 64;
     const int across = threadIdx.x % 16, down = threadIdx.x / 16, fetches = threadIdx.x % STEP;
     for (int stack = blockIdx.z; stack < stacks; stack += gridDim.z) {
         ACC acc[4][4] = {};
@@ -45,8 +48,8 @@ KERNEL_BOUNDS(cuda_qmatmul, 256, const AT* a, const BT* b, OUT* y, const i64* a_
         for (int k0 = 0; k0 < depth; k0 += STEP * WORDS) {
             for (int i = threadIdx.x / STEP; i < 64; i += 256 / STEP) {
                 const int k = k0 + fetches * WORDS;
-                as[fetches * 65 + i] = fetched(a + a_places[stack], left, blockIdx.x * 64 + i, k);
-                bs[fetches * 65 + i] = fetched(b + b_places[stack], right, blockIdx.y * 64 + i, k);
+                as[fetches * 65 + i] = fetched(a + a_places[stack], left, top + i, k);
+                bs[fetches * 65 + i] = fetched(b + b_places[stack], right, begin + i, k);
             }
             BARRIER();
 #pragma unroll
@@ -78,7 +81,7 @@ KERNEL_BOUNDS(cuda_qmatmul, 256, const AT* a, const BT* b, OUT* y, const i64* a_
         for (int r = 0; r < 4; r++)
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                const int row = blockIdx.x * 64 + down + r * 16, column = blockIdx.y * 64 + across + c * 16;
+                const int row = top + down + r * 16, column = begin + across + c * 16;
                 if (row >= rows || column >= columns) continue;
                 ACC sum = acc[r][c];
                 if constexpr (BYTES) sum += depth * zero_a * zero_b - zero_a * of_b[c] - zero_b * of_a[r];

@@ -96,14 +96,15 @@ struct Layer {
         int functions
 #define LAYER Layer{sums, r, bias, peepholes, codes, lengths, factors, clip, scale, lo, hi, cell, directions, n, hidden, functions}
 
-// A block computes 32 units of 8 samples of one direction; thread (unit, sample) is unit + 32 * sample.
+// A block computes 32 units of 8 samples of one direction; thread (unit, sample) is unit + 32 * sample. Grid: samples along x,
+// which may be more than y has blocks; units; directions.
 constexpr int kUnits = 32, kSamples = 8, kDepth = 16;
 struct Unit {
     int j, sample, d;
     bool inside;
 };
 COC_FN Unit unit_of(const Layer& l) {
-    const int j = blockIdx.x * kUnits + threadIdx.x % kUnits, sample = blockIdx.y * kSamples + threadIdx.x / kUnits;
+    const int j = blockIdx.y * kUnits + threadIdx.x % kUnits, sample = blockIdx.x * kSamples + threadIdx.x / kUnits;
     return {j, sample, (int)blockIdx.z, j < l.hidden && sample < l.n};
 }
 
@@ -113,7 +114,7 @@ COC_FN void add_products(const Layer& l, const Unit& u, const TYPE* states, int 
                          R& rows) {
     const TYPE* from = states + (i64)u.d * l.n * l.hidden;
     const TYPE* weights = l.r + ((i64)u.d * l.gates() + first) * l.hidden * l.hidden;
-    const int unit = blockIdx.x * kUnits, sample = blockIdx.y * kSamples;
+    const int unit = blockIdx.y * kUnits, sample = blockIdx.x * kSamples;
     for (int begin = 0; begin < l.hidden; begin += kDepth) {
         if (threadIdx.x < kSamples * kDepth) {
             const int k = threadIdx.x % kDepth, s = threadIdx.x / kDepth;
