@@ -159,13 +159,10 @@ class CupyRuntime(Runtime):
         self._cupy.cuda.runtime.memcpyAsync(array.address, source.ctypes.data, source.nbytes, 1, stream.ptr)
         stream.synchronize()  # the source may change or be freed
 
-    def table(self, array: np.ndarray) -> DeviceArray:
-        out = self.empty(array.shape, array.dtype)
-        if out.size:
-            self._select()
-            stream = self._cupy.cuda.get_current_stream()  # pageable memory is read before the call returns
-            self._cupy.cuda.runtime.memcpyAsync(out.address, array.ctypes.data, array.nbytes, 1, stream.ptr)
-        return out
+    def fill(self, array: DeviceArray, source: np.ndarray) -> None:
+        self._select()
+        stream = self._cupy.cuda.get_current_stream()  # pageable memory is read before the call returns
+        self._cupy.cuda.runtime.memcpyAsync(array.address, source.ctypes.data, source.nbytes, 1, stream.ptr)
 
     def copy_out(self, array: DeviceArray, target: np.ndarray) -> None:
         self._select()
@@ -238,7 +235,7 @@ class CupyRuntime(Runtime):
                 f"(grid {grid}, block {block}, shared memory {shared} B)"
             )
 
-    def record(self, work: Callable[[], list[DeviceArray]]) -> Recording | None:
+    def record(self, work: Callable[[], list[DeviceArray]], *, ready: bool = False) -> Recording | None:
         if self.synchronous:  # launches are to be waited for one by one
             return None
         self._select()
@@ -255,19 +252,25 @@ class CupyRuntime(Runtime):
         with self.refusals_apart() as refusals:
             self.wait()  # what `work` reads is computed on another stream
             with stream, cuda.using_allocator(malloc):
-                work()  # compiles kernels, copies their tables, and fills the pool
-                self.synchronize()
-                self._kept, self._own = kept, own
-                stream.begin_capture()
-                try:
-                    outputs = work()
-                    graph = stream.end_capture()
-                except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, DeviceError) as exc:
-                    raise DeviceError(f"{self.name}: the launches cannot be recorded: {exc}") from exc
-                finally:
-                    self._kept = None
-                    _end_capture(stream)
-        return _Graph(self, graph, outputs, refusals, [*kept.values(), pool, stream])
+                if not ready:
+                    work()  # compiles kernels, copies their tables, and fills the pool
+                    self.synchronize()
+                with self._filled_later() as late:
+                    self._kept, self._own = kept, own
+                    stream.begin_capture()
+                    try:
+                        outputs = work()
+                        graph = stream.end_capture()
+                    except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, DeviceError) as exc:
+                        raise DeviceError(f"{self.name}: the launches cannot be recorded: {exc}") from exc
+                    finally:
+                        self._kept = None
+                        _end_capture(stream)
+        for one in late:
+            self.copy_in(one.array, one.values)
+        made = _Graph(self, graph, outputs, refusals, [*kept.values(), pool, stream])
+        made.late, made.named = late, frozenset(kept)
+        return made
 
     def milliseconds(self, work: Callable[[], Any]) -> float:
         self._select()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -11,34 +11,39 @@ from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.runtime import runtime_of
 from megengine.kernels.cuda.sources import Program, program, type_name
 
+Draw = Callable[[], int]
 _UNIFORM, _NORMAL, _FACTORS = range(3)
 _OTHERS = (np.dtype(np.float64), np.dtype(np.float16), bfloat16)  # dtypes of factors beside float32
 
 
+def _signed(key: int) -> np.ndarray:
+    return np.array([key], np.uint64).astype(np.int64)
+
+
 def _made(
-    device: str, key: int, shape: tuple[int, ...], kind: int, scale: float, shift: float, dtype: np.dtype
+    device: str, draw: Draw, shape: tuple[int, ...], kind: int, scale: float, shift: float, dtype: np.dtype
 ) -> DeviceArray:
     runtime = runtime_of(device)
-    out = runtime.empty(shape, dtype)
-    signed = np.uint64(key).astype(np.int64)
-    arguments = (out, np.int64(out.size), signed, np.float32(scale), np.float32(shift))
+    out, key = runtime.empty(shape, dtype), _signed(draw())
+    cell = runtime.later(key, again=lambda: _signed(draw()))  # each replay of a recording draws a key
+    arguments = (out, np.int64(out.size), cell, key[0], np.float32(scale), np.float32(shift))
     made = program("random.cu", KIND=kind, TYPE=type_name(dtype))
     runtime.each(made, "cuda_random", -(-out.size // 256) * 64, arguments)
     return out
 
 
 def random_array(
-    key: int, shape: tuple[int, ...], *, normal: bool, scale: float, shift: float, device: str
+    draw: Draw, shape: tuple[int, ...], *, normal: bool, scale: float, shift: float, device: str
 ) -> DeviceArray:
-    """float32 numbers x * scale + shift; x is standard normal, or uniform in [0, 1). The key has 64 bits."""
-    return _made(device, key, shape, _NORMAL if normal else _UNIFORM, scale, shift, np.dtype(np.float32))
+    """float32 numbers x * scale + shift; x is standard normal, or uniform in [0, 1). `draw` gives a key of 64 bits."""
+    return _made(device, draw, shape, _NORMAL if normal else _UNIFORM, scale, shift, np.dtype(np.float32))
 
 
 def random_factors(
-    key: int, shape: tuple[int, ...], dtype: np.dtype, *, least: float, factor: float, device: str
+    draw: Draw, shape: tuple[int, ...], dtype: np.dtype, *, least: float, factor: float, device: str
 ) -> DeviceArray:
-    """`factor` where a uniform number of the key is at least `least`, else 0, as a float dtype."""
-    return _made(device, key, shape, _FACTORS, factor, least, dtype)
+    """`factor` where a uniform number of the drawn key is at least `least`, else 0, as a float dtype."""
+    return _made(device, draw, shape, _FACTORS, factor, least, dtype)
 
 
 def programs() -> Iterator[Program]:

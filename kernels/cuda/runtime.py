@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,41 @@ class Refusals:
         self.cells, self.watched = cells, watched
 
 
+@dataclass(frozen=True, slots=True)
+class Late:
+    """An array of a recording that the host fills when launches are recorded, since nothing is copied before.
+
+    `again` gives its values for each further replay, and does what the host does in such a call; without it they stay.
+    `holds` says whether the call would launch the same still. `undo` takes back what the host did for the recording.
+    """
+
+    array: DeviceArray
+    values: np.ndarray
+    again: Callable[[], np.ndarray] | None = None
+    holds: Callable[[], bool] | None = None
+    undo: Callable[[], None] | None = None
+
+
 class Recording:
     """Launches that were recorded, with all memory that they use. A replay writes the same `outputs` again."""
 
     outputs: list[DeviceArray]
+    late: Sequence[Late] = ()
+    named: frozenset[int] = frozenset()  # ids of the owners of memory from outside that the launches name
 
     def replay(self) -> None:
         """Launch everything again; it is asynchronous."""
         raise NotImplementedError
+
+    def holds(self) -> bool:
+        """Whether the recorded calls would launch the same still."""
+        return all(one.holds is None or one.holds() for one in self.late)
+
+    def refresh(self) -> None:
+        """Do what the host does before each replay but the first."""
+        for one in self.late:
+            if one.again is not None:
+                one.array.runtime.fill(one.array, one.again())
 
     @property
     def nbytes(self) -> int:
@@ -63,6 +91,9 @@ class Runtime:
         self._watched: list[tuple[Refusal, str]] = []
         self._replayed: dict[int, Refusals] = {}
         self._lock = threading.Lock()  # of the three above
+        self._recorder = 0  # the thread whose calls are recorded, or watched before they are
+        self._late: list[Late] | None = None  # while launches are recorded
+        self._noted: list[str] | None = None  # while a call is watched: what cannot be recorded
 
     # ---- what a kind of runtime provides
     def empty(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
@@ -80,6 +111,10 @@ class Runtime:
     def copy_within(self, array: DeviceArray, source: DeviceArray) -> None:
         """Write the bytes of another array of this device."""
         raise NotImplementedError
+
+    def fill(self, array: DeviceArray, source: np.ndarray) -> None:
+        """Write the values of a small array of main memory, for which nothing waits where that can be helped."""
+        self.copy_in(array, source)
 
     def clear(self, array: DeviceArray) -> None:
         """Set all bits to zero."""
@@ -116,10 +151,11 @@ class Runtime:
         """Give memory that is kept for reuse back to the device."""
         raise NotImplementedError
 
-    def record(self, work: Callable[[], list[DeviceArray]]) -> Recording | None:
-        """Record the launches of `work`, which runs once before; None where the device cannot record.
+    def record(self, work: Callable[[], list[DeviceArray]], *, ready: bool = False) -> Recording | None:
+        """Record the launches of `work`; None where the device cannot record.
 
-        Raises DeviceError where `work` waits for the device, or copies from main memory.
+        `work` runs once before, for what is made at first calls, unless all is `ready`. While it is recorded nothing is
+        computed. Raises DeviceError where it waits for the device, or copies from main memory.
         """
         return None
 
@@ -147,14 +183,63 @@ class Runtime:
     def upload(self, array: Any) -> DeviceArray:
         """A copy of an array of main memory."""
         source = np.asarray(array, order="C")
+        if self._recorder:
+            self.not_recorded("a copy from main memory")
         out = self.empty(source.shape, source.dtype)
         if out.size:
             self.copy_in(out, source)
         return out
 
     def table(self, array: np.ndarray) -> DeviceArray:
-        """A copy of a small new array, for which nothing waits where that can be helped."""
-        return self.upload(array)
+        """A copy of a small new array, for which nothing waits where that can be helped; of a recording, made late."""
+        late = self.later(array)
+        if late is not None:
+            return late
+        out = self.empty(array.shape, array.dtype)
+        if out.size:
+            self.fill(out, array)
+        return out
+
+    def later(self, values: np.ndarray, **how: Any) -> DeviceArray | None:
+        """An array that is filled when the launches are recorded (`Late`); None where this thread records none."""
+        if self._late is None or self._recorder != threading.get_ident():
+            return None
+        out = self.empty(values.shape, values.dtype)
+        self._late.append(Late(out, values.copy(), **how))
+        return out
+
+    def not_recorded(self, why: str) -> None:
+        """Say what a recording does not repeat. Raises DeviceError while this thread records."""
+        if self._recorder != threading.get_ident():
+            return
+        if self._late is not None:
+            raise DeviceError(f"{self.name}: the launches cannot be recorded: {why}")
+        if self._noted is not None:
+            self._noted.append(why)
+
+    @contextmanager
+    def watched(self) -> Iterator[list[str]]:
+        """What launches of the body a recording would not repeat, by this thread."""
+        self._recorder, self._noted = threading.get_ident(), []
+        try:
+            yield self._noted
+        finally:
+            self._recorder, self._noted = 0, None
+
+    @contextmanager
+    def _filled_later(self) -> Iterator[list[Late]]:
+        """Let arrays of the body be `Late`. Where it raises, what the host did is undone."""
+        self._recorder, self._late = threading.get_ident(), []
+        made = self._late
+        try:
+            yield made
+        except BaseException:
+            for one in reversed(made):
+                if one.undo is not None:
+                    one.undo()
+            raise
+        finally:
+            self._recorder, self._late = 0, None
 
     def duplicate(self, array: DeviceArray) -> DeviceArray:
         """A copy in memory of its own."""
@@ -165,6 +250,8 @@ class Runtime:
 
     def download(self, array: DeviceArray) -> np.ndarray:
         """A copy in main memory, after all launches. Raises what a kernel refused."""
+        if self._recorder:
+            self.not_recorded("a value is read")
         out = np.empty(array.shape, array.dtype)
         if out.size:
             self.copy_out(array, out)
@@ -174,6 +261,8 @@ class Runtime:
 
     def synchronize(self) -> None:
         """Wait for all launches. Raises what a kernel refused."""
+        if self._recorder:
+            self.not_recorded("a wait")
         self.wait()
         if self._watched or self._replayed:
             self._raise_refused()
@@ -214,7 +303,8 @@ class Runtime:
                 if at < _CELLS:
                     self._watched.append((error, line))
                     return DeviceArray(self, cells.owner, cells.address + 4 * at, (1,), np.dtype(np.int32))
-            self.synchronize()
+            self.wait()  # once in a thousand calls: none that is watched does it each time
+            self._raise_refused()
 
     @contextmanager
     def refusals_apart(self) -> Iterator[Refusals]:

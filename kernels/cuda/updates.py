@@ -10,6 +10,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,8 +45,30 @@ def _chunks(runtime: Runtime, sizes: tuple[int, ...]) -> _Chunks:
 
 def _table(runtime: Runtime, *columns: Sequence[DeviceArray | None]) -> DeviceArray:
     """The addresses of arrays, a row for each."""
+    for column in columns:
+        runtime.name_memory(column)
     rows = zip(*columns, strict=True)
     return runtime.table(np.array([[0 if a is None else a.address for a in row] for row in rows], np.int64))
+
+
+class Again(Protocol):
+    """What a recorded update asks its optimizer at each replay; `parameters` are those that the launch updates."""
+
+    parameters: list[Any]
+
+    def remember(self) -> None:
+        """Keep what the launch is made of."""
+
+    def scalars(self) -> tuple[float, ...]:
+        """Count a step, and give its decay and scalars."""
+        ...
+
+    def holds(self) -> bool:
+        """Whether the update is still the recorded one."""
+        ...
+
+    def undo(self) -> None:
+        """Take back the count of the step that was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +76,7 @@ class DeviceBatch:
     """Parameters that one launch updates with the same scalars: lists with an entry for each parameter."""
 
     update: NativeUpdate
+    again: Again
     values: list[DeviceArray] = field(default_factory=list)
     gradients: list[DeviceArray] = field(default_factory=list)
     states: list[list[DeviceArray]] = field(default_factory=list)
@@ -73,9 +97,35 @@ class DeviceBatch:
         chunks, nothing = _chunks(runtime, sizes), [None] * len(sizes)
         columns = [[s[k] for s in self.states] if k < len(self.update.states) else nothing for k in (0, 1)]
         table = _table(runtime, self.values, self.gradients, self.outs, *columns)
-        scalars = map(np.float32, (decay, *self.update.scalars, *[0.0] * (_SCALARS - len(self.update.scalars))))
+        scalars, again = _filled((decay, *self.update.scalars)), self.again
+        late = runtime.later(scalars, again=lambda: _filled(again.scalars()), holds=again.holds, undo=again.undo)
+        if late is not None:
+            again.remember()
         made = program("updates.cu", RULE=RULES.index(self.update.rule))
-        runtime.launch(made, "cuda_update", chunks.count, _THREADS, (table, chunks.places, *scalars))
+        runtime.launch(made, "cuda_update", chunks.count, _THREADS, (table, chunks.places, late, *scalars))
+
+
+def _filled(scalars: Sequence[float]) -> np.ndarray:
+    """Decay and scalars with zeros up to as many as kernels take."""
+    return np.array([*scalars, *[0.0] * (1 + _SCALARS - len(scalars))], np.float32)
+
+
+def copy_all(arrays: Sequence[DeviceArray], sources: Sequence[DeviceArray]) -> None:
+    """Write the bytes of other arrays of this device, of as many, in one launch where their addresses allow it."""
+    pairs = [(a, s) for a, s in zip(arrays, sources, strict=True) if a.size]
+    whole = [(a, s) for a, s in pairs if not (a.address | s.address) & 15]
+    for a, s in pairs:
+        if (a.address | s.address) & 15:
+            a.runtime.copy_within(a, s)
+    if not whole:
+        return
+    runtime = whole[0][0].runtime
+    sizes = [a.nbytes for a, _ in whole]
+    step = 4 * _CHUNK
+    places = [(k, at, min(step, n - at)) for k, n in enumerate(sizes) for at in range(0, n, step)]
+    table = _table(runtime, [s for _, s in whole], [a for a, _ in whole])
+    chunks = runtime.table(np.array(places, np.int64))
+    runtime.launch(program("updates.cu"), "cuda_copied", len(places), _THREADS, (table, chunks))
 
 
 def _mode(order: float) -> int:
@@ -155,6 +205,7 @@ def adapted(batch: DeviceBatch, outs: Sequence[DeviceArray], rate: float, *, ada
 
     If it `adapts`, the rate of each array is multiplied by the ratio of the norms of w and of the direction.
     """
+    batch.values[0].runtime.not_recorded("the rate of LAMB")
     runtime, chunks = batch.values[0].runtime, _chunks(batch.values[0].runtime, tuple(w.size for w in batch.values))
     sizes = [_joined(_sizes(arrays, 2), chunks.begins, 2)[0] for arrays in (batch.values, batch.outs)]
     table = _table(runtime, batch.values, batch.outs, outs)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from megengine.core import absent, hooks
+from megengine.core import absent, hooks, late
 from megengine.core.effectless import warn_once
 from megengine.core.errors import ArgumentError, OptionError, nearest
 from megengine.core.text import counted
@@ -35,6 +35,13 @@ _OPTIONS = (
 class trace:  # noqa: N801 (MegEngine's name)
     """Decorator: the function runs unchanged. Options have no effect, as a warning says once for each of them.
 
+    But `replay=True`, which is no option of MegEngine's: on a GPU the fourth call with arguments of the same kinds is
+    recorded as a CUDA graph, and later ones replay it without running Python. It is for steps of training: forward,
+    backward, `step()` and `clear_grad()`, with data as tensors of the GPU. Rates that a schedule changes, and random
+    numbers that are made on the GPU, are new at each replay; what else Python does, such as a count or a condition, is
+    not done again. Where values are read (`.item()`), data come from main memory, or tensors that the function makes
+    outlive it, it runs as it is written, and a warning says why.
+
     Raises:
         ArgumentError: an option is unknown.
     """
@@ -51,6 +58,7 @@ class trace:  # noqa: N801 (MegEngine's name)
             raise ArgumentError(
                 f"trace: got {counted(len(values), 'option')} by place; expected at most {len(_OPTIONS)}"
             )
+        self._call = _replayed(function) if options.pop("replay", False) else function
         options |= dict(zip(_OPTIONS, values, strict=False))
         unknown = sorted(options.keys() - set(_OPTIONS))
         if unknown:
@@ -64,7 +72,7 @@ class trace:  # noqa: N801 (MegEngine's name)
         self.options = options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__wrapped__(*args, **kwargs)
+        return self._call(*args, **kwargs)
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         return self if owner is None else functools.partial(self, owner)
@@ -76,6 +84,13 @@ class trace:  # noqa: N801 (MegEngine's name)
             "traced = megengine.traced_module.trace_module(net, x), then megengine.save(traced, 'net.tm') to keep the "
             "model, or megengine.plan.compile(traced).save('net.mgt') for a plan"
         )
+
+
+def _replayed(function: Any) -> Callable[..., Any]:
+    if not callable(function):
+        return function
+    replay: Any = late.part(__name__, "replay")  # kernels of GPUs are imported where they are used
+    return replay.Replayed(function)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from megengine.dispatch.refusal import constructor, explains, own
 from megengine.kernels import cuda, updates
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.placing import host, on_gpu, placed
+from megengine.optimizer.recorded import RecordedUpdate
 from megengine.tensor import Parameter, Tensor
 
 Parameters = Iterable[Parameter] | Iterable[dict[str, Any]] | dict[str, Any] | Parameter
@@ -184,12 +185,12 @@ class Optimizer:
 
     def _updates(self, param_group: Group) -> None:
         """Update the parameters of a group that have a gradient."""
-        trained = [(p, p.grad) for p in param_group["params"] if p.grad is not None]
+        trained, options = [(p, p.grad) for p in param_group["params"] if p.grad is not None], param_group
         param_group = {**param_group, "lr": _number(param_group["lr"])}
         on_gpus = [pair for pair in trained if on_gpu(pair[0].spec.device)]
         if on_gpus:
             trained = [pair for pair in trained if not on_gpu(pair[0].spec.device)]
-            trained += self._step_on_gpus(on_gpus, param_group)
+            trained += self._step_on_gpus(on_gpus, param_group, options)
         for p, gradient in self._step_together(trained, param_group):
             self._state[p] = {name: host(value) for name, value in self._state[p].items()}
             out = self._place(p) if p.dtype == np.float32 and not on_gpu(p.spec.device) else None
@@ -210,8 +211,11 @@ class Optimizer:
         value = p._value
         return DeviceArray(value.runtime, memory, value.address, value.shape, value.dtype)
 
-    def _step_on_gpus(self, params: list[_Trained], group: Group) -> list[_Trained]:
-        """Update parameters of GPUs, by few launches for each count of past steps. Returns those it cannot update."""
+    def _step_on_gpus(self, params: list[_Trained], group: Group, options: Group) -> list[_Trained]:
+        """Update parameters of GPUs, by few launches for each count of past steps. Returns those it cannot update.
+
+        `options` is the group as it is kept, which replays of a recording read again.
+        """
         twin = updates.twin_of(self._update)
         writer = next(c for c in type(self).__mro__ if "_write_new" in vars(c))
         if twin is None or "_run_on_gpu" not in vars(writer):
@@ -229,7 +233,8 @@ class Optimizer:
                 count = state["step"].item()
             key = (p.spec.device, count)
             if key not in batches:
-                batches[key] = (cuda.updates.DeviceBatch(twin(self, state, group)), [])
+                update = twin(self, state, group)
+                batches[key] = (cuda.updates.DeviceBatch(update, RecordedUpdate(self, twin, options, update)), [])
             batch, done = batches[key]
             for name in (*batch.update.states, *filter(None, (self._copies,))):
                 if type(state[name]) is not DeviceArray:  # `placed` would share numbers with others
@@ -244,6 +249,7 @@ class Optimizer:
             batch.add(out, w, g if g.dtype == _F32 else cuda.elementwise.cast(g, _F32), state)
             done.append((p, out))
         for batch, done in batches.values():
+            batch.again.parameters = [p for p, _ in done]
             self._run_on_gpu(batch, group)
             for p, out in done:
                 p._value = cuda.elementwise.cast(out, storage_of(p.dtype)) if self._copies or p.dtype != _F32 else out

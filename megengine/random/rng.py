@@ -147,7 +147,7 @@ class RNG:
         if math.prod(shape) >= _LARGE:
             if on_gpu(device):
                 made = cuda.random.random_array
-                return made(self._key(), shape, normal=normal, scale=scale, shift=shift, device=device)
+                return made(self._key, shape, normal=normal, scale=scale, shift=shift, device=device)
             return filling.random_array(self._key(), shape, normal=normal, scale=scale, shift=shift)
         method = self.generator.standard_normal if normal else self.generator.random
         out = method(shape, np.float32)
@@ -255,9 +255,7 @@ def draw_factors(shape: tuple[int, ...], dtype: np.dtype, *, zeros: float, devic
     factor = np.float32(1 / (1 - zeros))
     large = math.prod(shape) >= _LARGE
     if large and on_gpu(device):
-        return cuda.random.random_factors(
-            _default._key(), shape, dtype, least=zeros, factor=float(factor), device=device
-        )
+        return cuda.random.random_factors(_default._key, shape, dtype, least=zeros, factor=float(factor), device=device)
     drawn = draw(shape, normal=False) if large else _default.generator.random(shape)
     return np.asarray((drawn >= zeros) * factor, dtype)
 

@@ -5,6 +5,7 @@ from functools import partial
 from emulated_gpu import EmulatedGpu
 
 from megengine.core.errors import DeviceError
+from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.runtime import Recording
 
 
@@ -25,42 +26,56 @@ class Tape(Recording):
 
 
 class RecordingGpu(EmulatedGpu):
-    """As on a GPU, nothing may wait for the device or copy from main memory while launches are recorded."""
+    """As on a GPU: while launches are recorded nothing is computed, and nothing may wait or copy from main memory."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.tape = None
+        self._named = {}
 
-    def record(self, work):
+    def record(self, work, *, ready=False):
         with self.refusals_apart() as refusals:
-            work()
-            self.synchronize()
-            self.tape = actions = []
-            try:
-                outputs = work()
-            finally:
-                self.tape = None
-        return Tape(self, actions, outputs, refusals)
+            if not ready:
+                work()
+                self.synchronize()
+            with self._filled_later() as late:
+                self.tape, self._named = [], {}
+                actions = self.tape
+                try:
+                    outputs = work()
+                finally:
+                    self.tape = None
+        for one in late:
+            self.copy_in(one.array, one.values)
+        made = Tape(self, actions, outputs, refusals)
+        made.late, made.named, made.kept = late, frozenset(self._named), self._named
+        return made
 
-    def _note(self, action) -> None:
-        if self.tape is not None:
-            self.tape.append(action)
+    def _do(self, action, *arguments) -> None:
+        """Do it now, or record it."""
+        if self.tape is None:
+            action(*arguments)
+        else:
+            self.tape.append(partial(action, *arguments))
 
     def _refuse(self) -> None:
         if self.tape is not None:
             raise DeviceError(f"{self.name}: the launches cannot be recorded: a copy, or a wait")
 
-    def start(self, *args) -> None:
-        self._note(partial(super().start, *args))
-        super().start(*args)
+    def name_memory(self, arrays) -> None:
+        for one in arrays if self.tape is not None else ():
+            if isinstance(one, DeviceArray) and one.owner is not None:
+                self._named[id(one.owner)] = one.owner
+
+    def start(self, program, kernel, grid, block, arguments, shared) -> None:
+        self.name_memory(arguments)
+        self._do(super().start, program, kernel, grid, block, arguments, shared)
 
     def clear(self, array) -> None:
-        self._note(partial(super().clear, array))
-        super().clear(array)
+        self._do(super().clear, array)
 
     def copy_within(self, array, source) -> None:
-        self._note(partial(super().copy_within, array, source))
-        super().copy_within(array, source)
+        self._do(super().copy_within, array, source)
 
     def copy_in(self, array, source) -> None:
         self._refuse()

@@ -67,10 +67,12 @@ COC_FN void put(TYPE* out, i64 at, i64 n, float v, float scale, float shift) {
     out[at] = narrow<TYPE>(KIND == 2 ? (v >= shift ? scale : 0.f) : v * scale + shift);
 }
 
-KERNEL(cuda_random, TYPE* out, i64 n, i64 key, float scale, float shift) {
+// The key is an argument, or, in a recording whose replays have keys of their own, in a cell.
+KERNEL(cuda_random, TYPE* out, i64 n, const i64* cell, i64 key, float scale, float shift) {
+    const u64 own = (u64)(cell ? cell[0] : key);
     const i64 counters = (n + 255) / 256 * 64;
     FOR_EACH(l, counters) {
-        const Four c = philox((u64)key, (u64)l);
+        const Four c = philox(own, (u64)l);
         const i64 at = l / 64 * 256 + l % 64;
         float v0 = uniform(c.x), v1 = uniform(c.y), v2 = uniform(c.z), v3 = uniform(c.w);
         if (KIND == 1) {

@@ -5,6 +5,7 @@
 //   cuda_joined   from those of chunks those of arrays
 //   cuda_limited  elements times what limits a norm; ROW (x, result)
 //   cuda_unscaled elements times a factor, and whether all are finite; ROW (x, result)
+//   cuda_copied   bytes as they are; ROW (x, result)
 //   cuda_adapted  w - rate * direction, rate scaled by the ratio of their norms; ROW (w, direction, result)
 #include "elementwise.cuh"
 
@@ -78,9 +79,11 @@ COC_FN void update_at(const Scalars& s, const i64* row, i64 at) {
     if (kStates > 1) b.store((float*)row[4] + at);
 }
 
-KERNEL(cuda_update, const i64* table, const i64* chunks, float decay, float c0, float c1, float c2, float c3, float c4,
-       float c5, float c6, float c7) {
-    const Scalars s = {decay, c0, c1, c2, c3, c4, c5, c6, c7};
+// `late`: where the scalars lie in a recording, whose replays have scalars of their own; null where they are arguments.
+KERNEL(cuda_update, const i64* table, const i64* chunks, const void* late, float decay, float c0, float c1, float c2,
+       float c3, float c4, float c5, float c6, float c7) {
+    Scalars s = {decay, c0, c1, c2, c3, c4, c5, c6, c7};
+    if (late) s = *(const Scalars*)late;
     const Chunk c = chunk_of(chunks);
     const i64* row = table + 5 * c.array;
     const bool wide = ((row[0] | row[1] | row[2] | row[3] | row[4]) & 15) == 0;  // chunks begin at multiples of 4
@@ -165,4 +168,15 @@ KERNEL(cuda_adapted, const i64* table, const i64* chunks, const double* of_w, co
     const float a = (float)of_w[c.array], b = (float)of_direction[c.array];
     const float factor = (float)(adapts && a > 0.f && b > 0.f ? rate * (double)(a / b) : rate);
     for (i64 i = threadIdx.x; i < c.length; i += blockDim.x) out[i] = w[i] - d[i] * factor;
+}
+
+// Bytes of arrays to others, in chunks of bytes: all addresses are those of 16 bytes.
+KERNEL(cuda_copied, const i64* table, const i64* chunks) {
+    const Chunk c = chunk_of(chunks);
+    const i64* row = table + 2 * c.array;
+    const u8* x = (const u8*)row[0] + c.first;
+    u8* out = (u8*)row[1] + c.first;
+    const i64 packs = c.length / 16;
+    for (i64 i = threadIdx.x; i < packs; i += blockDim.x) ((int4*)out)[i] = ((const int4*)x)[i];
+    for (i64 i = packs * 16 + threadIdx.x; i < c.length; i += blockDim.x) out[i] = x[i];
 }
