@@ -91,10 +91,10 @@ def our_eager(batch: int, dtype: str) -> Call:
     return lambda: net(x)
 
 
-def our_step(batch: int, amp: str | None) -> Call:
-    """A training step; `amp` names the dtype of mixed precision."""
+def our_step(batch: int, amp: str | None, *, replay: bool = False) -> Call:
+    """A training step, as it is written or replayed; `amp` names the dtype of mixed precision."""
     import megengine.functional as F
-    from megengine import optimizer, tensor
+    from megengine import jit, optimizer, tensor
     from megengine.amp import autocast
     from megengine.autodiff import GradManager
 
@@ -106,7 +106,7 @@ def our_step(batch: int, amp: str | None) -> Call:
     x = tensor(pictures(batch), device="gpu0")
     y = tensor(np.arange(batch, dtype=np.int32), device="gpu0")
 
-    def step() -> None:
+    def step(x: Any, y: Any) -> Any:
         with gm:
             if amp is None:
                 loss = F.nn.cross_entropy(net(x), y)
@@ -115,8 +115,9 @@ def our_step(batch: int, amp: str | None) -> Call:
                     loss = F.nn.cross_entropy(net(x), y)
             gm.backward(loss)
         sgd.step().clear_grad()
+        return loss
 
-    return step
+    return functools.partial(jit.trace(step, replay=True) if replay else step, x, y)
 
 
 def our_add(count: int) -> Call:
@@ -224,6 +225,8 @@ def sections(batch: int, mode: str) -> dict[str, dict[str, Callable[[], Call]]]:
             f"torch float16 {mode}": part(torch_network, batch, "float16", mode),
         },
         "training": {
+            "ours float32 replayed": part(our_step, batch, None, replay=True),
+            "ours float16 replayed": part(our_step, batch, "float16", replay=True),
             "ours float32": part(our_step, batch, None),
             "ours float16": part(our_step, batch, "float16"),
             "torch float32 eager": part(torch_step, batch, None, None),
@@ -282,7 +285,7 @@ def measure(name: str, makers: dict[str, Callable[[], Call]], rounds: int, patie
             continue
         try:
             made = make()
-            for _ in range(4):  # compiles, captures, and fills pools
+            for _ in range(6):  # compiles, records, and fills pools
                 made()
             synchronize()
             calls[label] = made

@@ -2,6 +2,7 @@
 
 import gc
 import time
+import warnings
 
 import numpy as np
 from gpu_calls import Learner
@@ -20,6 +21,22 @@ def test_curve_is_that_of_the_processor():
     np.testing.assert_allclose(of_gpu[:5], of_cpu[:5], rtol=1e-3)
     np.testing.assert_allclose(of_gpu, of_cpu, rtol=5e-2, atol=2e-2)
     assert of_gpu[-1] < 0.1 * of_gpu[0]
+
+
+def test_replayed_steps_are_the_written_ones():
+    """The same launches on the same numbers: equal bits, in the memory of one recording."""
+    written, other = Learner("gpu0"), Learner("gpu0")
+    replayed, runtime, used = other.replayed(), runtime_of("gpu0"), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a step that is not recorded warns
+        for _ in range(STEPS):
+            assert written.step().item() == replayed().item()
+            used.append(runtime.memory()["used"])
+    for a, b in zip(
+        (*written.parameters, *written.net.buffers()), (*other.parameters, *other.net.buffers()), strict=True
+    ):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert len(set(used[8:])) == 1, used
 
 
 def test_memory_does_not_grow():

@@ -1,12 +1,14 @@
 """Calls, networks and training on a device: the same work on the processor and on a GPU, to be compared."""
 
+from collections.abc import Callable
+
 import numpy as np
 from cuda_checks import parts
 
 import megengine as mge
 import megengine.functional as F
 import megengine.module as M
-from megengine import optimizer
+from megengine import jit, optimizer
 from megengine.autodiff import GradManager
 from megengine.core.pytree import flatten, unflatten
 from megengine.dispatch import apply
@@ -121,9 +123,16 @@ class Learner:
 
     def step(self) -> Tensor:
         """One step; the loss stays on the device."""
+        return self._step(self.x, self.y)
+
+    def _step(self, x: Tensor, y: Tensor) -> Tensor:
         with self.gm:
-            features = F.flatten(self.net(self.x), 1)
-            loss = F.nn.cross_entropy(self.head(features), self.y)
+            loss = F.nn.cross_entropy(self.head(F.flatten(self.net(x), 1)), y)
             self.gm.backward(loss)
         self.sgd.step().clear_grad()
         return loss
+
+    def replayed(self) -> Callable[[], Tensor]:
+        """A function that makes one step, which is recorded and replayed."""
+        traced = jit.trace(self._step, replay=True)
+        return lambda: traced(self.x, self.y)

@@ -77,8 +77,19 @@ def test_the_page_of_quantization_runs(run):
 
 
 def test_the_page_of_gpus_runs_on_the_processor(run):
-    (block,) = snippets("docs/gpu.md")
+    block, step = snippets("docs/gpu.md")
     run([GIVEN, "net = traced", block.replace("gpu0", "cpu0")])
+    given = """
+import megengine.functional as F
+from megengine import jit, optimizer as rules
+from megengine.autodiff import GradManager
+
+net = M.Linear(3, 2)
+gm = GradManager().attach(net.parameters())
+optimizer = rules.SGD(net.parameters(), lr=0.1)
+"""
+    call = 'assert step(Tensor(np.ones((4, 3), "float32")), Tensor(np.array([0, 1, 1, 0], "int32"))).shape == ()'
+    run([GIVEN, given, step, call])
 
 
 def test_every_page_with_python_is_run():
