@@ -108,6 +108,11 @@ class Graphs:
                 self._graphs[key] = None
         return self._graphs[key]
 
+    def meet_stream(self) -> None:
+        """Let the handle go to the present stream."""
+        with self._lock:
+            self._cudnn.set_stream(self._handle, self._stream())
+
     def run(self, graph: Graph, arrays: tuple[DeviceArray, ...], out: DeviceArray) -> None:
         """Launch a graph."""
         if not graph.tuned:

@@ -255,6 +255,8 @@ class CupyRuntime(Runtime):
                 if not ready:
                     work()  # compiles kernels, copies their tables, and fills the pool
                     self.synchronize()
+                elif "libraries" in self.__dict__:
+                    self.libraries.meet_stream()  # they ask the driver about a new stream
                 with self._filled_later() as late:
                     self._kept, self._own = kept, own
                     stream.begin_capture()

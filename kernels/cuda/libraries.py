@@ -81,6 +81,14 @@ class Libraries:
             blas.set_math_mode(self._handle, _NO_REDUCED_SUMS)  # halves are summed as float32 from first to last
         self._numbers: dict[tuple[float, np.dtype], np.ndarray] = {}  # in main memory, where cuBLAS reads them
 
+    def meet_stream(self) -> None:
+        """Let the handles go to the present stream, before launches on it are recorded."""
+        if self.multiplies:
+            with self._lock:
+                self._blas.set_stream(self._handle, self._stream())
+        if self.graphs is not None:
+            self.graphs.meet_stream()
+
     def gemm(
         self, gemm: Gemm, left: DeviceArray, right: DeviceArray, out: DeviceArray, scale: float = 1.0
     ) -> DeviceArray:

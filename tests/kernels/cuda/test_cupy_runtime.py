@@ -1,5 +1,6 @@
 """The runtime of a GPU with a stand-in for CuPy: counted memory, functions, errors that say what is missing."""
 
+import contextlib
 import os
 import re
 import sys
@@ -71,9 +72,9 @@ def made(monkeypatch):
     def launcher(_):
         return lambda *arguments: launches.append(arguments) or 0
 
-    def make(name="gpu0", **settings):
+    def make(name="gpu0", stand=Stand, **settings):
         forget()
-        stand = Stand(**settings)
+        stand = stand(**settings)
         monkeypatch.setitem(sys.modules, "cupy", stand)
         monkeypatch.setattr(
             cupy_runtime,
@@ -232,3 +233,101 @@ def test_a_device_that_waits_for_every_launch_records_none(monkeypatch, made):
     """A wait would end the recording, and the launch that fails would not be found."""
     monkeypatch.setenv("MEGENGINE_CUDA_SYNC", "1")
     assert made()[0].record(list) is None
+
+
+class Streamed(Stand):
+    """With what records launches; `events` are what happens, in order."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.events, self.refuses = [], False
+        cuda = self.cuda
+        cuda.driver.CUDADriverError = CudaError
+        cuda.runtime.memcpyAsync = lambda *a: self.events.append("copy")
+        cuda.MemoryPool = lambda: SimpleNamespace(malloc=self.pooled, total_bytes=lambda: 256)
+        cuda.Stream = lambda non_blocking: self
+        cuda.using_allocator = self.allocated_by
+        self.ptr, self.next, self.left = 9, 1 << 20, 1 << 16
+
+    def pooled(self, size):
+        self.next += 512
+        return SimpleNamespace(ptr=self.next)
+
+    @contextlib.contextmanager
+    def allocated_by(self, allocate):
+        before, self.cuda.alloc = self.cuda.alloc, allocate
+        yield
+        self.cuda.alloc = before
+
+    def __enter__(self):
+        self.events.append("enter")
+
+    def __exit__(self, *_):
+        self.events.append("leave")
+
+    def begin_capture(self):
+        self.events.append("begin")
+
+    def is_capturing(self):
+        return self.events[-1] != "end"
+
+    def end_capture(self):
+        self.events.append("end")
+        if self.refuses:
+            raise CudaError("operation not permitted")
+        return SimpleNamespace(launch=lambda: self.events.append("launch"))
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_launches_are_recorded(made, ready):
+    """Tables are copied behind the recording; memory from outside is kept, and that of the recording is its pool's."""
+    runtime, stand, launches = made(stand=Streamed)
+    outside, runs, asked = runtime.empty((4,), np.float32), [], []
+    fill = program("filling.cu", TYPE="float")
+    runtime.__dict__["libraries"] = SimpleNamespace(meet_stream=lambda: asked.append(list(stand.events)))
+
+    def work():
+        runs.append(len(launches))
+        out, table = runtime.empty((4,), np.float32), runtime.table(np.arange(3))
+        runtime.later(np.zeros(2), again=lambda: np.ones(2), holds=lambda: len(runs) < 9)
+        runtime.launch(fill, "fill", 2, 32, (outside, table, np.float32(1), np.int64(4)))
+        return [out]
+
+    recording = runtime.record(work, ready=ready)
+    assert len(runs) == 2 - ready and asked == [["enter"]] * ready
+    copies = ["copy"] * (not ready)
+    assert stand.events == ["enter", *copies, "begin", "end", "leave", "copy", "copy"]
+    assert recording.named == {id(outside.owner)} and recording.nbytes == 256 and recording.holds()
+    recording.replay()
+    recording.refresh()
+    assert stand.events[-2:] == ["launch", "copy"]
+    runs += [0] * 9
+    assert not recording.holds()
+
+
+@pytest.mark.parametrize("what", ["upload", "numpy", "driver"])
+def test_a_recording_that_fails_is_undone(made, what):
+    runtime, stand, _ = made(stand=Streamed)
+    stand.refuses, undone = what == "driver", []
+    x = runtime.empty((4,), np.float32)
+
+    def work():
+        for number in range(2):
+            runtime.later(np.zeros(2), undo=lambda number=number: undone.append(number))
+        if what == "upload":
+            runtime.upload(np.zeros(3))
+        if what == "numpy":
+            x.numpy()
+        return []
+
+    with pytest.raises(DeviceError, match="cannot be recorded"):
+        runtime.record(work, ready=True)
+    assert undone == [1, 0] and stand.events[-1] == "leave" and runtime.later(np.zeros(2)) is None
+    runtime.upload(np.zeros(3))
+    with runtime.watched() as found:
+        x.numpy()
+        runtime.upload(np.zeros(3))
+        runtime.synchronize()
+    assert found == ["a value is read", "a copy from main memory", "a wait"]
+    runtime.synchronize()
+    assert len(found) == 3
