@@ -3,11 +3,12 @@
 With MEGENGINE_EMULATED_GPU=1 the processor stands in for it, to try the tests themselves.
 """
 
+import json
 import os
 from pathlib import Path
 
 import pytest
-from emulated_gpu import EmulatedGpu
+from recording_gpu import RecordingGpu
 
 from megengine.kernels import cuda
 from megengine.kernels.cuda.runtime import installed
@@ -25,7 +26,19 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
 
 
+def pytest_runtest_logreport(report):
+    """Leave a line for each test as it ends, for run.py: a run that is ended tells what it has seen."""
+    path = os.environ.get("MEGENGINE_GPU_LINES")
+    if path is None or "PYTEST_XDIST_WORKER" in os.environ or (report.when != "call" and report.passed):
+        return
+    crash = getattr(report.longrepr, "reprcrash", None)
+    words = getattr(crash, "message", None) or str(report.longrepr or "")
+    line = {"name": report.nodeid.rpartition("::")[2], "outcome": report.outcome, "seconds": round(report.duration, 2)}
+    with open(path, "a") as file:
+        file.write(json.dumps(line | ({"words": words[:400]} if not report.passed else {})) + "\n")
+
+
 @pytest.fixture(scope="session", autouse=EMULATED)
 def _emulated():
-    with installed(EmulatedGpu()):
+    with installed(RecordingGpu()):
         yield

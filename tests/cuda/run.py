@@ -1,12 +1,14 @@
 """All that is checked and measured on a GPU, by one command: `make test-cuda`, or python tests/cuda/run.py [PART ...]
 
-Parts: contract (ops against references, gradients, errors), networks (zoo: float, plans, integers), training (curve,
-memory, asynchrony), bench (bench/cuda.py). The report is left in a folder:
-report.json, report.txt, and what each part printed. Without a GPU parts are skipped, and the report says why.
+Parts: first (every way to the GPU once), contract (ops against references, gradients, errors), networks (zoo: float,
+plans, integers), training (curve, memory, asynchrony), bench (bench/cuda.py). The report is left in a folder, and is
+written anew after each part, of which one that is ended says what it has seen: report.json, report.txt, and what each
+part printed. Without a GPU parts are skipped, and the report says why.
 
 With a quarter of an hour, in this order, each with what is left if the one before took longer:
-  python tests/cuda/run.py --limit 240 contract                          all kernels are compiled before; every op
-  python tests/cuda/run.py --no-compile --limit 150 networks training    networks, plans, integers, training
+  python tests/cuda/run.py --no-compile --limit 90 first                 what fails here explains what fails later
+  python tests/cuda/run.py --limit 200 contract                          all kernels are compiled before; every op
+  python tests/cuda/run.py --no-compile --limit 120 networks training    networks, plans, integers, training
   python bench/int8_gpu.py --check                                       integer layers by every tile, and the reference
   python bench/cuda.py --patience 60 --json gpu-report/bench.json        ResNet-50 beside torch
   python bench/cuda_moves.py                                             moves, indexing, sorts beside torch
@@ -15,7 +17,6 @@ With a quarter of an hour, in this order, each with what is left if the one befo
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import importlib
 import importlib.metadata
 import importlib.util
@@ -23,15 +24,20 @@ import json
 import multiprocessing
 import os
 import pkgutil
+import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = {"contract": "test_contract.py", "networks": "test_networks.py", "training": "test_training.py"}
+TESTS = {
+    "first": "test_first.py",
+    "contract": "test_contract.py",
+    "networks": "test_networks.py",
+    "training": "test_training.py",
+}
 PARTS = (*TESTS, "bench")
 PACKAGES = ("numpy", "cupy-cuda13x", "nvidia-cuda-nvrtc", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend")
 PACKAGES += ("torch", "onnxruntime")
@@ -54,14 +60,25 @@ def _families() -> list[str]:
     return [n for n in names if hasattr(importlib.import_module(f"megengine.kernels.cuda.{n}"), "programs")]
 
 
-def compile_kernels(architecture: int) -> dict[str, Any]:
-    """All programs, in all processors: tests then wait for no compiler."""
-    begin, parts = time.perf_counter(), os.cpu_count() or 1
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(parts, mp_context=context) as pool:
-        jobs = [pool.submit(_compile, n, architecture, i, parts) for n in _families() for i in range(parts)]
-        count = sum(job.result() for job in jobs)
-    return {"programs": count, "seconds": round(time.perf_counter() - begin, 1)}
+def _compile_part(job: tuple[str, int, int, int]) -> int:
+    return _compile(*job)
+
+
+def compile_kernels(architecture: int, limit: int) -> dict[str, Any]:
+    """All programs, in all processors, in at most `limit` seconds: tests then wait for no compiler."""
+    begin, parts, count = time.perf_counter(), os.cpu_count() or 1, 0
+    jobs = [(name, architecture, i, parts) for name in _families() for i in range(parts)]
+    left = ""
+    with multiprocessing.get_context("spawn").Pool(parts) as pool:  # ends its processes
+        done = pool.imap_unordered(_compile_part, jobs)
+        for number in range(len(jobs)):
+            try:
+                count += done.next(timeout=max(0.1, limit - (time.perf_counter() - begin)))
+            except multiprocessing.TimeoutError:
+                left = f"ended after {limit} s, {number} of {len(jobs)} parts"
+                break
+    found = {"programs": count, "seconds": round(time.perf_counter() - begin, 1)}
+    return found | ({"left": left} if left else {})
 
 
 def machine() -> dict[str, Any]:
@@ -85,44 +102,48 @@ def machine() -> dict[str, Any]:
 
 def run_tests(part: str, out: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Counts and the texts of failures of one file of tests."""
-    xml = out / f"{part}.xml"
+    lines = out / f"{part}.jsonl"
+    lines.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", str(ROOT / "tests/cuda" / TESTS[part]), "-q", "--tb=short", "-rs"]
-    command += ["-p", "no:cacheprovider", f"--junitxml={xml}"]
-    if importlib.util.find_spec("xdist") and part != "training":
+    command += ["-p", "no:cacheprovider"]
+    if importlib.util.find_spec("xdist") and part not in ("first", "training"):
         command += ["-n", str(options.processes), "--dist", "worksteal"]
     if options.only:
         command += ["-k", options.only]
-    with (out / f"{part}.log").open("w") as log:
+    code = _ended(command, out / f"{part}.log", options.limit, {**os.environ, "MEGENGINE_GPU_LINES": str(lines)})
+    return {"exit": code, **_counted(lines)}
+
+
+def _ended(command: list[str], log: Path, limit: int, environment: dict[str, str]) -> Any:
+    """The exit status of a command; a text where it took longer than its limit, after which all its processes end."""
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
         try:
-            status = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, timeout=options.limit)
-            code: Any = status.returncode
+            return process.wait(limit)
         except subprocess.TimeoutExpired:
-            code = f"ended after {options.limit} s"
-    return {"exit": code, **(_counted(xml) if xml.exists() else {})}
+            os.killpg(process.pid, signal.SIGKILL)  # with the processes of tests, which hold the GPU
+            process.wait()
+            return f"ended after {limit} s"
 
 
-def _counted(xml: Path) -> dict[str, Any]:
-    suite = ElementTree.parse(xml).getroot()[0]
-    found: dict[str, Any] = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
-    failures = {}
-    for case in suite.iter("testcase"):
-        for kind in ("failure", "error"):
-            if (node := case.find(kind)) is not None:
-                failures[case.get("name", "?")] = (node.get("message") or node.text or "")[:400]
-    return found | {"failed": failures}
+def _counted(lines: Path) -> dict[str, Any]:
+    """Counts of the tests that have ended, the texts of failures, and the three that took longest."""
+    tests = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+    found: dict[str, Any] = {"tests": len(tests)}
+    for outcome in ("passed", "failed", "skipped"):
+        found[outcome] = sum(test["outcome"] == outcome for test in tests)
+    slowest = sorted(tests, key=lambda test: -test["seconds"])[:3]
+    found["slowest"] = ", ".join(f"{test['name']} {test['seconds']} s" for test in slowest)
+    return found | {"failures": {test["name"]: test["words"] for test in tests if test["outcome"] == "failed"}}
 
 
 def run_bench(out: Path, options: argparse.Namespace) -> dict[str, Any]:
     """What bench/cuda.py measures."""
     file = out / "bench.json"
     command = [sys.executable, str(ROOT / "bench/cuda.py"), "--json", str(file), *options.bench.split()]
-    with (out / "bench.log").open("w") as log:
-        try:
-            code: Any = subprocess.run(
-                command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, timeout=options.limit
-            ).returncode
-        except subprocess.TimeoutExpired:
-            code = f"ended after {options.limit} s"
+    code = _ended(command, out / "bench.log", options.limit, dict(os.environ))
     return {"exit": code, "measured": json.loads(file.read_text()) if file.exists() else None}
 
 
@@ -130,13 +151,19 @@ def text_of(report: dict[str, Any]) -> str:
     """The report as lines."""
     lines = [f"{key}: {value}" for key, value in report["machine"].items()]
     for part, found in report["parts"].items():
-        counts = ", ".join(f"{key} {found[key]}" for key in found if key not in ("failed", "measured"))
+        counts = ", ".join(f"{key} {found[key]}" for key in found if key not in ("failures", "measured"))
         lines.append(f"{part}: {counts}")
         lines += [
-            f"  FAILED {name}: {' '.join(words.split())[:240]}" for name, words in found.get("failed", {}).items()
+            f"  FAILED {name}: {' '.join(words.split())[:240]}" for name, words in found.get("failures", {}).items()
         ]
         lines += [f"  {name}: {value}" for name, value in (found.get("measured") or {}).items()]
     return "\n".join(lines) + "\n"
+
+
+def _write(report: dict[str, Any], out: Path) -> None:
+    """Leave the report as it is by now."""
+    (out / "report.json").write_text(json.dumps(report, indent=1))
+    (out / "report.txt").write_text(text_of(report))
 
 
 def main() -> int:
@@ -154,15 +181,16 @@ def main() -> int:
         parser.error(f"unknown parts {sorted(unknown)}; expected some of {', '.join(PARTS)}")
     options.out.mkdir(parents=True, exist_ok=True)
     report: dict[str, Any] = {"machine": machine(), "parts": {}}
+    _write(report, options.out)
     if report["machine"]["missing"] is None and not options.no_compile:
         architecture = int(report["machine"]["capability"].replace(".", ""))
-        report["parts"]["compile"] = compile_kernels(architecture)
+        report["parts"]["compile"] = compile_kernels(architecture, options.limit)
     for part in options.parts or PARTS:
+        _write(report, options.out)
         begin = time.perf_counter()
         found = run_bench(options.out, options) if part == "bench" else run_tests(part, options.out, options)
         report["parts"][part] = found | {"seconds": round(time.perf_counter() - begin, 1)}
-        (options.out / "report.json").write_text(json.dumps(report, indent=1))
-        (options.out / "report.txt").write_text(text_of(report))
+    _write(report, options.out)
     print(text_of(report))
     return int(any(found.get("exit") not in (0, None) for found in report["parts"].values()))
 

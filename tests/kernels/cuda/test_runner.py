@@ -1,0 +1,30 @@
+"""The command that checks a GPU: its report, with the emulated GPU in its place."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def report(tmp_path, *words):
+    """The exit status and the report of a run."""
+    command = [sys.executable, str(ROOT / "tests/cuda/run.py"), "--no-compile", "--out", str(tmp_path), *words]
+    environment = {**os.environ, "MEGENGINE_EMULATED_GPU": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (tmp_path / "report.txt").read_text() in done.stdout, done.stderr
+    return done.returncode, json.loads((tmp_path / "report.json").read_text())["parts"]
+
+
+def test_a_part_is_counted(tmp_path):
+    code, parts = report(tmp_path, "first", "--only", "copies or launch or dlpack")
+    assert code == 0 and {"tests": 3, "passed": 2, "failed": 0, "skipped": 1}.items() <= parts["first"].items()
+    assert "test_copies" in parts["first"]["slowest"] and parts["first"]["failures"] == {}
+
+
+def test_a_part_that_takes_too_long_says_what_it_has_seen(tmp_path):
+    code, parts = report(tmp_path, "contract", "--processes", "1", "--limit", "12")
+    assert code == 1 and parts["contract"]["exit"] == "ended after 12 s"
+    assert parts["contract"]["failed"] == 0 and parts["contract"]["seconds"] < 30
