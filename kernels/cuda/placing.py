@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,6 +69,16 @@ def _kept_number(runtime: Any, dtype: np.dtype, bits: bytes) -> DeviceArray:
 def _number(device: str, dtype: np.dtype, bits: bytes) -> DeviceArray:
     """A single number on a GPU, kept for the next use: programs name the same ones again and again."""
     return _kept_number(runtime_of(device), dtype, bits)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept_positions(runtime: Any, shape: tuple[int, ...]) -> DeviceArray:
+    return runtime.upload(np.arange(math.prod(shape), dtype=np.int32).reshape(shape))
+
+
+def positions(shape: tuple[int, ...], device: str) -> DeviceArray:
+    """int32 numbers from 0 on, on a GPU, which keeps them for the next use: nothing waits for a copy."""
+    return _kept_positions(runtime_of(device), shape)
 
 
 def programs() -> Iterator[Program]:

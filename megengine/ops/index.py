@@ -26,6 +26,7 @@ from megengine.dispatch import (
     not_differentiable,
     public,
 )
+from megengine.kernels.cuda.placing import on_gpu, positions
 from megengine.ops.common import (
     BOOL,
     INT32,
@@ -431,6 +432,9 @@ def along_axis(op: str, x: Tensor, axis: int, index: Tensor) -> list[Tensor]:
     if i.ndim != x.ndim or any(a > b for k, (a, b) in enumerate(zip(i.shape, x.shape, strict=True)) if k != axis):
         expected = f"expected {counted(x.ndim, 'axis')}, none longer"
         raise ShapeError(f"{op}: index has shape {i.shape}, inp {x.shape}; {expected}")
+    if on_gpu(x.spec.device):  # which keeps them: nothing waits for a copy
+        shapes = [(*(1,) * k, n, *(1,) * (i.ndim - k - 1)) for k, n in enumerate(i.shape)]
+        return [i if k == axis else Tensor._wrap(positions(s, x.spec.device)) for k, s in enumerate(shapes)]
     grids = np.indices(i.shape, dtype=np.int32, sparse=True)
     return [i if k == axis else Tensor._wrap(np.array(g), None, x.device) for k, g in enumerate(grids)]
 
