@@ -46,6 +46,11 @@ def random_factors(
     return _made(device, draw, shape, _FACTORS, factor, least, dtype)
 
 
+def drawn(make: Callable[[], np.ndarray], device: str) -> DeviceArray:
+    """A small array that main memory draws; each replay of a recording draws anew."""
+    return runtime_of(device).table(make(), again=make)
+
+
 def programs() -> Iterator[Program]:
     """Every kind, factors of every dtype."""
     yield from (program("random.cu", KIND=kind, TYPE="float") for kind in range(3))

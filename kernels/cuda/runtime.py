@@ -190,9 +190,12 @@ class Runtime:
             self.copy_in(out, source)
         return out
 
-    def table(self, array: np.ndarray) -> DeviceArray:
-        """A copy of a small new array, for which nothing waits where that can be helped; of a recording, made late."""
-        late = self.later(array)
+    def table(self, array: np.ndarray, again: Callable[[], np.ndarray] | None = None) -> DeviceArray:
+        """A copy of a small new array, for which nothing waits where that can be helped.
+
+        In a recording it is `Late`, and `again` gives the array of each further replay.
+        """
+        late = self.later(array, again=again)
         if late is not None:
             return late
         out = self.empty(array.shape, array.dtype)
@@ -205,7 +208,8 @@ class Runtime:
         if self._late is None or self._recorder != threading.get_ident():
             return None
         out = self.empty(values.shape, values.dtype)
-        self._late.append(Late(out, values.copy(), **how))
+        if out.size:
+            self._late.append(Late(out, values.copy(), **how))
         return out
 
     def not_recorded(self, why: str) -> None:

@@ -149,6 +149,12 @@ class RNG:
                 made = cuda.random.random_array
                 return made(self._key, shape, normal=normal, scale=scale, shift=shift, device=device)
             return filling.random_array(self._key(), shape, normal=normal, scale=scale, shift=shift)
+        if on_gpu(device):
+            return cuda.random.drawn(functools.partial(self._few, shape, normal, scale, shift), device)
+        return self._few(shape, normal, scale, shift)
+
+    def _few(self, shape: tuple[int, ...], normal: bool, scale: float, shift: float) -> np.ndarray:
+        """`draw` of few numbers in main memory, from the state itself."""
         method = self.generator.standard_normal if normal else self.generator.random
         out = method(shape, np.float32)
         if scale != 1:
@@ -256,8 +262,12 @@ def draw_factors(shape: tuple[int, ...], dtype: np.dtype, *, zeros: float, devic
     large = math.prod(shape) >= _LARGE
     if large and on_gpu(device):
         return cuda.random.random_factors(_default._key, shape, dtype, least=zeros, factor=float(factor), device=device)
-    drawn = draw(shape, normal=False) if large else _default.generator.random(shape)
-    return np.asarray((drawn >= zeros) * factor, dtype)
+
+    def made() -> np.ndarray:
+        drawn = draw(shape, normal=False) if large else _default.generator.random(shape)
+        return np.asarray((drawn >= zeros) * factor, dtype)
+
+    return cuda.random.drawn(made, device) if on_gpu(device) else made()
 
 
 def generator() -> np.random.Generator:

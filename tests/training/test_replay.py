@@ -9,6 +9,7 @@ import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 from megengine import jit, optimizer
+from megengine.amp import autocast
 from megengine.autodiff import GradManager
 from megengine.core.errors import DeviceError
 from megengine.kernels.cuda.runtime import installed
@@ -112,17 +113,52 @@ def test_a_network_of_convolutions():
 
 
 @pytest.mark.slow
-def test_random_numbers_are_new_at_each_replay():
+@pytest.mark.parametrize("times", [1, 1024])
+def test_random_numbers_are_new_at_each_replay(times):
+    """Few come from main memory, many are made on the GPU."""
+
     class Noise(M.Module):
         def forward(self, x):
-            return F.dropout(F.concat([x] * 1024, axis=0), 0.5)[: len(x)]
+            x = x + mge.random.normal(size=x.shape) * 0.1
+            return F.dropout(F.concat([x] * times, axis=0), 0.5)[: len(x)]
 
     trainers = pair(RULES["sgd"], layers=(Noise(),))
+    mge.set_default_device("gpu0")  # a fixture sets it back
     losses = []
     for one in trainers:
         mge.random.seed(11)
         losses.append([one.step(*batch(0))["loss"].item() for _ in range(7)])
     assert losses[0] == losses[1] and len(set(losses[0])) == 7
+    assert trainers[1].runs == 4
+
+
+class Averaging(Trainer):
+    """In half precision, with limited gradients; the step keeps averages of the parameters."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.means = [mge.tensor(p.numpy(), device="gpu0") for p in self.net.parameters()]
+
+    def _step(self, x, y):
+        self.runs += 1
+        with self.gm, autocast(low_prec_dtype="float16"):
+            loss = F.nn.cross_entropy(self.net(x), y)
+            self.gm.backward(loss)
+        optimizer.clip_grad_norm(self.net.parameters(), 0.5)
+        self.rule.step().clear_grad()
+        for mean, p in zip(self.means, self.net.parameters(), strict=True):
+            mean._reset(mean * 0.9 + p * 0.1)
+        return {"loss": loss, "kind": "entropy"}
+
+
+@pytest.mark.slow
+def test_halves_limits_and_averages():
+    trainers = [Averaging(RULES["adam"], replay=replay) for replay in (False, True)]
+    for k in range(7):
+        both(*trainers, batch(k))
+    alike(*trainers)
+    for a, b in zip(*(t.means for t in trainers), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
     assert trainers[1].runs == 4
 
 
@@ -208,6 +244,17 @@ def test_what_cannot_be_recorded_runs_as_written(words):
     for _ in range(3):
         traced(x)
     assert len(runs) == 6
+
+
+def test_indices_beside_labels_are_kept(gpu):
+    """Under autocast functions run as Python: those of each sample were copied at every call, which waits."""
+    x, y = batch(0)
+    with autocast(low_prec_dtype="float16"):
+        F.nn.cross_entropy(x, y)
+        with gpu.watched() as found:
+            loss = F.nn.cross_entropy(x, y)
+    assert found == []
+    np.testing.assert_allclose(loss.numpy(), F.nn.cross_entropy(x.to("cpu0"), y.to("cpu0")).numpy(), rtol=1e-5)
 
 
 def test_gradients_that_stay_are_not_recorded():
