@@ -32,7 +32,8 @@ def test_products_and_states(name, kernels):
     assert _walk(name) >= kernels
 
 
+# resize_backward launches as the others do, but its tables of millions of taps take as long as all other ops
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(registry))
+@pytest.mark.parametrize("name", sorted(registry.keys() - {"resize_backward"}))
 def test_every_op(name):
     _walk(name)
