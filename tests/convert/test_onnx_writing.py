@@ -10,6 +10,7 @@ from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
 from megengine.traced_module import InternalGraph, TracedModule, interpret
 from megengine.traced_module.editing.expressions import add_input, set_outputs
+from tests.helpers.onnx_runtime import answers, same, session_of
 
 onnx = pytest.importorskip("onnx")
 RNG = np.random.default_rng(0)
@@ -137,3 +138,17 @@ def test_a_computed_index_is_read_back(axis, many):
     given = [Tensor(a) for a in arrays[: 1 if many else 2]]
     back = load_graph(to_model(TracedModule.from_graph(graph)).SerializeToString())
     np.testing.assert_array_equal(interpret(back, given)[0].numpy(), interpret(graph, given)[0].numpy())
+
+
+_PLAIN = {"transpose_a": False, "transpose_b": False}
+
+
+def test_a_product_that_is_a_result_and_is_turned_loads_in_onnx_runtime():
+    """Of a Gemm it fuses the transposition away, and does not find the first result (similarities of CLIP)."""
+    pytest.importorskip("onnxruntime")
+    a, b = numbers(3, 4), numbers(5, 4)
+    graph = InternalGraph("net")
+    x, w = (add_input(graph, n, TensorSpec(array.shape, array.dtype)) for n, array in (("x", a), ("w", b)))
+    y = graph.apply("matmul", x, graph.apply("transpose", w, attrs={"perm": (1, 0)}), attrs=_PLAIN)
+    set_outputs(graph, [y, graph.apply("transpose", y, attrs={"perm": (1, 0)})])
+    same(answers(session_of(to_model(TracedModule.from_graph(graph))), [a, b]), [a @ b.T, b @ a.T])

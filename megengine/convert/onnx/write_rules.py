@@ -15,9 +15,12 @@ _LARGEST_STEPS = 2**31
 
 @writer("matmul", "ordered_matmul")
 def matmul(w: Writer, expr: Apply) -> None:
-    """A product of matrices is Gemm, which knows transposed operands; others are MatMul."""
+    """A product of matrices with a transposed operand is Gemm, which knows them; others are MatMul.
+
+    ONNX Runtime (1.32) cannot load a Gemm whose result is a result of the network and is transposed, too.
+    """
     left, right = bool(expr.attrs.get("transpose_a")), bool(expr.attrs.get("transpose_b"))
-    if len(expr.inputs[0].shape) == len(expr.inputs[1].shape) == 2:
+    if (left or right) and len(expr.inputs[0].shape) == len(expr.inputs[1].shape) == 2:
         w.emit("Gemm", expr, transA=int(left), transB=int(right))
         return
     names = [_turned(w, n, flip) for n, flip in zip(expr.inputs, (left, right), strict=True)]
