@@ -115,3 +115,14 @@ def test_a_norm_over_an_open_row_stays_in_float():
     model = quantize_model(network(*nodes, **shape, **HEAD), pictures())
     assert verify(model, pictures()).exact
     assert not any(getattr(expr, "op", "") == "qnorm" for expr in model.integer_graph.exprs())
+
+
+def test_norms_over_open_pictures_are_written_for_every_size():
+    """A style transfer's last norm stays in float; its LayerNormalization had a scale of the example's size."""
+    stored = {"g": np.ones(4, np.float32), "o": np.zeros(4, np.float32), **HEAD}
+    model = quantize_model(network(node("InstanceNormalization", "c g o", "y"), **stored), pictures())
+    for written in (to_model(model.exchange_graph()), to_model(model.integer_graph)):
+        session, again = session_of(written), load(written)
+        for x in pictures():
+            np.testing.assert_allclose(answers(session, [x])[0], again(x).numpy(), atol=0.05)
+            np.testing.assert_allclose(again(x).numpy(), model(x).numpy(), atol=0.05)

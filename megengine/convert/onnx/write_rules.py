@@ -195,7 +195,8 @@ def fused_norm(w: Writer, expr: Apply) -> None:
     factors = [w.value(node) for node in expr.inputs[1:]]
     operator, since = ("LayerNormalization", 17) if a["centred"] else ("RMSNormalization", 23)
     if w.opset >= since and not (len(factors) == 2 and not a["centred"]):
-        factors = factors or [w.constant(np.ones(tail), f"{name}_ones", storage_of(x.dtype))]
+        ones = np.ones([1] * len(tail) if is_open(tail) else tail)
+        factors = factors or [w.constant(ones, f"{name}_ones", storage_of(x.dtype))]
         w.emit(operator, expr, [w.value(x), *factors], axis=first, epsilon=a["eps"])
         return
 
