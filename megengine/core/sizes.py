@@ -305,6 +305,22 @@ def is_below(a: float, b: float) -> bool | None:
     return None if sign is None else sign < 0
 
 
+def sign_beside(value: float, lengths: Iterable[int]) -> int | None:
+    """1 for a positive number, 0 for one that is never negative, -1 for a negative one; None if that is not known.
+
+    The answer holds at the sizes at which all of `lengths` are at least 1.
+    """
+    formula = _of(value)
+    if (sign := sign_of(formula)) is not None:
+        return sign
+    for length in map(_of, lengths):
+        if (sign := sign_of(add(add(formula, length, -1), number_formula(1)))) in (0, 1):  # at least length - 1
+            return sign
+        if sign_of(add(multiply(formula, number_formula(-1)), length, -1)) in (0, 1):  # at most -length
+            return -1
+    return None
+
+
 def equals(a: float, b: float) -> bool | None:
     """Whether two numbers are equal at every size (or at none); None if that depends on the size."""
     difference = add(_of(a), _of(b), -1)
@@ -344,10 +360,19 @@ def slice_bounds(start: int | None, stop: int | None, step: int | None, length: 
     def inside(place: int | None, default: int) -> int:
         if place is None:
             return default
+        if step > 0 and (place in (0, length)):  # no length is negative
+            return place
         return least(largest(from_start(place, length), low), high)
 
     first, last = (low, high) if step > 0 else (high, low)
     return inside(start, first), inside(stop, last), step
+
+
+def slice_length(start: int | None, stop: int | None, step: int | None, length: int) -> int:
+    """How many of `length` places a slice has; the whole axis keeps its formula."""
+    first, last, by = slice_bounds(start, stop, step, length)
+    whole_axis = is_open(length) and by == 1 and not _of(first) and _of(last) == _of(length)
+    return length if whole_axis else range_length(first, last, by)
 
 
 def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

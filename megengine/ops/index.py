@@ -11,7 +11,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float, storage_of
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
-from megengine.core.sizes import broadcast, is_open, range_length, slice_bounds
+from megengine.core.sizes import broadcast, is_open, slice_length
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
@@ -83,7 +83,7 @@ def _open_shape(shape: tuple[int, ...], indices: Sequence[tuple[int, ...]], patt
     """The shape of what is taken, where sizes are open: indexed axes that stand apart come first, as NumPy has it."""
     taken = [axis for axis, part in enumerate(pattern) if part == "i"]
     pairs = [(part, n) for part, n in zip(pattern, shape, strict=True) if part != "i"]
-    rest = [range_length(*slice_bounds(a, b, c, n)) for (a, b, c), n in pairs]
+    rest = [slice_length(a, b, c, n) for (a, b, c), n in pairs]
     side_by_side = bool(taken) and taken == list(range(taken[0], taken[-1] + 1))
     first = taken[0] if side_by_side else 0
     return (*rest[:first], *broadcast(indices), *rest[first:])
@@ -277,7 +277,7 @@ def _slices(shape: tuple[int, ...], marks: tuple[Any, ...]) -> tuple[tuple, tupl
     for axis, (i, n) in enumerate(zip(items, shape, strict=True)):
         if isinstance(i, slice):
             bounds.append((i.start, i.stop, 1 if i.step is None else i.step))
-            lengths.append(range_length(*slice_bounds(i.start, i.stop, i.step, n)) if i.step != 0 else 0)
+            lengths.append(slice_length(i.start, i.stop, i.step, n) if i.step != 0 else 0)
         elif -n <= i < n:
             bounds.append((i, i + 1 or None, 1))
             lengths.append(None)

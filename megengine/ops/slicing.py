@@ -12,7 +12,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError, brief
-from megengine.core.sizes import range_length, slice_bounds
+from megengine.core.sizes import slice_bounds, slice_length
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
@@ -29,7 +29,7 @@ def _slice_infer(x: TensorSpec, *, starts: tuple, stops: tuple, steps: tuple) ->
     if 0 in steps:
         raise OptionError("slice: a step is 0; expected a non-zero step")
     ranges = zip(starts, stops, steps, x.shape, strict=True)
-    return TensorSpec(tuple([range_length(*slice_bounds(*part)) for part in ranges]), x.dtype, x.device)
+    return TensorSpec(tuple([slice_length(*part) for part in ranges]), x.dtype, x.device)
 
 
 def _slices(attrs: Any) -> tuple[slice, ...]:

@@ -9,7 +9,7 @@ from megengine.convert.onnx.context import MAX_AXES, OnnxNode, Value, rule, spec
 from megengine.convert.onnx.open_values import settled
 from megengine.core.dtype import QuantizedDType, is_float, storage_of
 from megengine.core.errors import brief
-from megengine.core.sizes import broadcast, is_open, largest, least, slice_bounds
+from megengine.core.sizes import broadcast, is_open, largest, least, sign_beside, slice_bounds
 from megengine.core.text import counted
 from megengine.dispatch import apply
 from megengine.ops.common import counting, size_tensor
@@ -134,6 +134,9 @@ def cut(node: OnnxNode, x: Value, ranges: dict[int, tuple[int, int | None, int]]
     return node.apply("slice", x, starts=starts, stops=stops, steps=steps)
 
 
+_WINDOWS = ("conv2d", "conv3d", "max_pool2d", "avg_pool2d")  # refused where no window fits
+
+
 @rule("Slice", quantized=True)
 def slice_(node: OnnxNode, x: Value) -> Value:
     """Bounds count from the end when negative and are cut to the axis."""
@@ -156,6 +159,8 @@ def slice_(node: OnnxNode, x: Value) -> Value:
         if step == 0:
             raise node.fail("step 0 goes nowhere; expected another number")
         axis = node.axis(axis, len(shape))
+        if step > 0:
+            start, end = (_from_front(node, place, shape[axis]) for place in (start, end))
         low, high, _ = slice_bounds(start, end, step, shape[axis])
         empty = (high - low) * step <= 0 and not is_open((low, high))
         if step < 0 and is_open(high):  # from the end, where -1 - length is in front of the first element
@@ -164,6 +169,25 @@ def slice_(node: OnnxNode, x: Value) -> Value:
             high = None
         ranges[axis] = (low, low if empty else high, step)
     return cut(node, x, ranges)
+
+
+def _from_front(node: OnnxNode, place: int, length: int) -> int:
+    """A bound that follows from sizes, counted from the front where the sizes that windows fit tell its sign.
+
+    `x[..., -y.shape[-1]:]` of a convolution's result y (WaveNet) begins behind the front of x: y has a place.
+    """
+    if not is_open((place, length)):
+        return place
+    fitting = [
+        size
+        for expr in node.graph.exprs()
+        if isinstance(expr, Apply) and expr.op in _WINDOWS
+        for size in expr.output.shape[2:]
+        if is_open(size)
+    ]
+    if sign_beside(place, fitting) == -1 and sign_beside(place + length, fitting) in (0, 1):
+        return place + length
+    return place
 
 
 def _between(node: OnnxNode, x: Value) -> Value:

@@ -1,0 +1,57 @@
+"""Networks whose sizes would follow from the open ones by ever longer formulas."""
+
+import numpy as np
+import onnx.parser
+
+from megengine.convert.onnx import load
+from megengine.convert.onnx.exporter import to_model
+from megengine.quantization import quantize_model, verify
+from tests.helpers.onnx_runtime import answers, same, session_of
+
+LEVELS = 5
+
+
+def wavenet():
+    """Convolutions of growing dilation; what goes around each is cut to its length, from the end: x[..., -n:]."""
+    rng, body, weights = np.random.default_rng(0), [], []
+    for i in range(LEVELS):
+        weights.append(onnx.numpy_helper.from_array(rng.normal(0, 0.4, (8, 4, 2)).astype(np.float32), f"w{i}"))
+        body.append(f"""
+            h{i} = Conv <dilations = [{2**i}], kernel_shape = [2]> (x{i}, w{i})
+            a{i}, b{i} = Split <axis = 1> (h{i}, halves)
+            ta{i} = Tanh(a{i})
+            sb{i} = Sigmoid(b{i})
+            g{i} = Mul(ta{i}, sb{i})
+            s{i} = Shape(g{i})
+            n{i} = Gather(s{i}, last)
+            m{i} = Neg(n{i})
+            r{i} = Slice(x{i}, m{i}, ends, last)
+            x{i + 1} = Add(g{i}, r{i})
+            e{i} = Slice(g{i}, minus, ends, last)""")
+    ends = ", ".join(f"e{i}" for i in range(LEVELS))
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[b, 4, t] x0) => (float[b, 4, u] y, float[b, 4, 1] z)
+        <int64[1] last = {{2}}, int64[1] minus = {{-1}}, int64[1] ends = {{9223372036854775807}},
+         int64[2] halves = {{4, 4}}>
+        {{ {"".join(body)}
+           y = Identity(x{LEVELS})
+           z = Sum({ends}) }}""")
+    model.graph.initializer.extend(weights)
+    return model
+
+
+def test_what_goes_around_convolutions_is_cut_to_their_length():
+    """Formulas of the lengths grew with every level: the written network was read in minutes."""
+    source = wavenet()
+    net, session = load(source), session_of(source)
+    assert str(net.graph.outputs[0].shape[2]) == f"t - {2**LEVELS - 1}"
+    rng = np.random.default_rng(1)
+    xs = [rng.standard_normal(shape).astype(np.float32) for shape in ((1, 4, 40), (2, 4, 32))]
+    for x in xs:
+        same([y.numpy() for y in net(x)], answers(session, [x]))
+    model = quantize_model(net, xs)
+    assert verify(model, xs).exact
+    again = load(to_model(model.integer_graph))
+    for x in xs:
+        same([y.numpy() for y in again(x)], [y.numpy() for y in model(x)])
