@@ -119,6 +119,6 @@ def _fold(graph: InternalGraph, product: Apply) -> bool:
 def fold_views(graph: InternalGraph) -> bool:
     """Change in place; True if something changed. For plans without integers: sums are scaled, not what is summed."""
     products = [e for e in graph.exprs() if isinstance(e, Apply) and e.op == "matmul"]
-    changed = [e for e in products if e.output.spec.size and _fold(graph, e)]
+    changed = [e for e in products if all(n.spec.size for n in (e.output, *e.inputs)) and _fold(graph, e)]
     remove_dead(graph)
     return bool(changed)

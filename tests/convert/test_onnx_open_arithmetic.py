@@ -1,6 +1,7 @@
 """Arithmetic of files on open sizes: at each size it gives what ONNX Runtime gives."""
 
 import numpy as np
+import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
@@ -8,7 +9,7 @@ from megengine import plan
 from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
 from megengine.core.errors import FileFormatError
-from tests.helpers.onnx_runtime import answers, session_of
+from tests.helpers.onnx_runtime import answers, same, session_of
 
 RNG = np.random.default_rng(0)
 info = helper.make_tensor_value_info
@@ -142,3 +143,30 @@ def test_a_factor_whose_rounding_decides_is_refused():
         FileFormatError, match=r"rounding of float32 decides on the length of h times 1\.3; .*input_shapes"
     ):
         load(model(nodes))
+
+
+def test_words_added_up_to_a_multiple_are_written_where_the_example_needs_none():
+    """Longformer's encoder: their number is 0 at the example's 16 words, and the file had no words for others."""
+    source = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (int64[b, t] words) => (float[b, u, 2] y)
+        <float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1] four = {4}, int64[1] three = {3}, int64[1] last = {1},
+         int64[1] first = {0}>
+        {
+            sizes = Shape(words)
+            t = Gather(sizes, last)
+            b = Gather(sizes, first)
+            more = Add(t, three)
+            blocks = Div(more, four)
+            whole = Mul(blocks, four)
+            rest = Sub(whole, t)
+            shape = Concat <axis = 0> (b, rest)
+            added = ConstantOfShape <value = int64[1] {2}> (shape)
+            left = Gather(table, words)
+            right = Gather(table, added)
+            y = Concat <axis = 1> (left, right)
+        }""")
+    session, again = session_of(source), session_of(to_model(load(source)))
+    for shape in ((2, 9), (1, 16), (3, 2)):
+        words = np.random.default_rng(0).integers(0, 3, shape)
+        same(answers(again, [words]), answers(session, [words]))

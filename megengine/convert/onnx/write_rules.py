@@ -244,6 +244,8 @@ def reshape(w: Writer, expr: Apply) -> None:
     """Reshape and Expand to the stated shape."""
     shape = list(expr.outputs[0].shape)
     if expr.op == "reshape" and 0 in shape and w.opset < 14:  # 0 means "as before" there
+        if is_open(shape):
+            raise w.newer(expr, "Reshape to a length of 0 beside open ones", 14)
         w.emit_empty(expr)
         return
     old = expr.inputs[0].spec.shape
