@@ -190,9 +190,10 @@ _UNSHIFTED = Rule("softmax_unshifted", call("softmax", _SHIFTED), _unshifted, sh
 
 
 def canonicalize(graph: InternalGraph) -> InternalGraph:
-    """A copy in float32 (layers in halves are widened) with constants computed, batch norms and constant additions
-    folded into convolutions, activations that are spelled out named, splits opened into slices, other batch norms and
-    affine maps by channels as layers, volumes as pictures, and computed kernels as operands of products.
+    """A copy in float32 (layers in halves are widened, those in float64 narrowed) with constants computed, batch norms
+    and constant additions folded into convolutions, activations that are spelled out named, splits opened into slices,
+    other batch norms and affine maps by channels as layers, volumes as pictures, and computed kernels as operands of
+    products.
     """
     g = graph.clone()
     widen(g)

@@ -94,7 +94,7 @@ def quantize_model(
     -> materialize -> fold -> integerize
 
     Args:
-        model: a traced module, or an op-level graph; layers in bfloat16 or float16 count as float32.
+        model: a traced module, or an op-level graph; layers in other float types count as float32.
         calibration: inputs of the model; read again where `config.second_reading` names a setting.
         config: settings; the default suits x86 CPUs.
         statistics: what `collect` saw of the network; then inputs are needed only for `config.second_reading`.

@@ -56,7 +56,7 @@ def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
         if isinstance(item, Mapping):
             item = values_in_order(item, [node.name for node in graph.inputs], f"data: batch {number}")
         parts: Sequence[Any] = item if isinstance(item, (tuple, list)) else (item,)
-        arrays = [np.asarray(p.numpy() if isinstance(p, Tensor) else p) for p in parts]
+        arrays = [_array_of(p) for p in parts]
         if len(arrays) != len(graph.inputs):
             raise CalibrationError(
                 f"data: batch {number} has {counted(len(arrays), 'array')}; "
@@ -67,6 +67,13 @@ def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
             fitting = tuple(_fitted(number, node, array) for node, array in zip(graph.inputs, piece, strict=True))
             _check_sizes(number, graph, fitting)
             yield fitting
+
+
+def _array_of(value: Any) -> np.ndarray:
+    """An array of a tensor, of this package or of PyTorch (which gives one only without its gradient)."""
+    if isinstance(value, Tensor):
+        return value.numpy()
+    return np.asarray(value.detach() if getattr(value, "requires_grad", False) else value)
 
 
 def items_of(batches: Iterable[Any], graph: InternalGraph) -> Iterable[Any]:

@@ -2,9 +2,11 @@
 
 import numpy as np
 import onnx.parser
+import pytest
 
 from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
+from megengine.core.errors import FileFormatError
 from megengine.quantization import quantize_model, verify
 from tests.helpers.onnx_runtime import answers, same, session_of
 
@@ -55,3 +57,13 @@ def test_what_goes_around_convolutions_is_cut_to_their_length():
     again = load(to_model(model.integer_graph))
     for x in xs:
         same([y.numpy() for y in again(x)], [y.numpy() for y in model(x)])
+
+
+def test_lengths_are_no_remedy_for_operators_that_are_not_supported():
+    """The name of an open axis, n, stood in the word "node", and other lengths were offered."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+        net (float[n, 4] x) => (float[n, 4] y) { y = ai.onnx.ml.Normalizer <norm = "L2"> (x) }""")
+    with pytest.raises(FileFormatError, match="not supported: 'ai.onnx.ml::Normalizer'") as refused:
+        load(model)
+    assert not any("usual length" in note for note in refused.value.__notes__)

@@ -15,13 +15,22 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign, exchange_outputs, remove_dead, use_nodes
 
-FLOAT32 = np.dtype(np.float32)
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def widen(graph: InternalGraph) -> None:
-    """Let a graph of ops with bfloat16 or float16 values compute in float32 between its ends."""
+    """Let a graph of ops with bfloat16 or float16 values compute in float32 between its ends.
+
+    Float64 is narrowed where layers compute in it: elsewhere it is the arithmetic of sizes and places.
+    """
     for half in HALVES:
         retype(graph, half, FLOAT32, float_ends=True)
+    if any(get_op(e.op).weighted and _in_float64(e) for e in graph.exprs() if isinstance(e, Apply)):
+        retype(graph, FLOAT64, FLOAT32, float_ends=True)
+
+
+def _in_float64(layer: Apply) -> bool:
+    return all(isinstance(n, TensorNode) and n.dtype == FLOAT64 for n in layer.inputs)
 
 
 def retype(graph: InternalGraph, source: np.dtype, dtype: np.dtype, *, float_ends: bool) -> None:

@@ -59,7 +59,9 @@ class Examples:
 
     def may_help(self, error: Exception) -> bool:
         """Whether a network that was refused may be read at other lengths."""
-        about_sizes = isinstance(error.__cause__, ShapeError) or any(name in str(error) for name in self.names)
+        about_sizes = isinstance(error.__cause__, ShapeError) or any(
+            re.search(rf"\b{re.escape(name)}\b", str(error)) for name in self.names
+        )
         return bool(self.chosen) and about_sizes
 
     def one_more_joined(self, error: Exception) -> dict[str, str] | None:
