@@ -6,7 +6,7 @@ import pytest
 
 from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
-from megengine.core.errors import FileFormatError
+from megengine.core.errors import FileFormatError, ShapeError
 from megengine.quantization import quantize_model, verify
 from tests.helpers.onnx_runtime import answers, same, session_of
 
@@ -67,3 +67,22 @@ def test_lengths_are_no_remedy_for_operators_that_are_not_supported():
     with pytest.raises(FileFormatError, match="not supported: 'ai.onnx.ml::Normalizer'") as refused:
         load(model)
     assert not any("usual length" in note for note in refused.value.__notes__)
+
+
+def test_lengths_of_inputs_that_follow_from_others_are_formulas():
+    """Masks of decoders have "past + 1" places, and inputs of networks that were cut in two such sizes."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[b, all] mask, float[b, past] x, float[b, 1] new) => (float[b, u] y)
+        { c = Concat <axis = 1> (x, new)
+          y = Add(c, mask) }""")
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "past + 1"
+    rng, net = np.random.default_rng(0), load(model)
+    assert str(net.graph.inputs[0].shape) == str(net.graph.outputs[0].shape) == "(b, past + 1)"
+    xs = [rng.standard_normal(shape).astype(np.float32) for shape in ((2, 6), (2, 5), (2, 1))]
+    for one in (net, load(to_model(net))):
+        np.testing.assert_array_equal(one(*xs).numpy(), np.concatenate(xs[1:], axis=1) + xs[0])
+    with pytest.raises(ShapeError, match=r"axis 1 is 7; expected past \+ 1 = 6"):
+        net(np.zeros((2, 7), np.float32), *xs[1:])
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "seq-len"
+    assert "seq-len" in str(load(model, {"x": ("b", "k")}, example_sizes={"k": 4, "seq-len": 5}).graph.inputs[0].shape)

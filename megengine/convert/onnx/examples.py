@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from megengine.core.errors import FileFormatError, OptionError, ShapeError, nearest
-from megengine.core.sizes import named
+from megengine.core.sizes import OpenSize, at, named, names_of, parse_size
 from megengine.traced_module.ir.graph import InternalGraph
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ class Examples:
         for axis, (length, dim) in enumerate(zip(stated, dims, strict=True)):
             if not isinstance(length, int):
                 own = dim.dim_param if _NAME.search(dim.dim_param) else ""
+                if not length and (formula := self._formula(own)) is not None:
+                    made[axis] = formula
+                    continue
                 name = length or own or f"{re.sub(r'[^0-9A-Za-z_]+', '_', item.name).strip('_')}_{axis}"
                 if not length and not own:
                     self.nameless[name] = item.name
@@ -48,6 +51,21 @@ class Examples:
                 self.names.add(name)
                 made[axis] = named(name, self._length(name, axis, len(dims)))
         return made
+
+    def _formula(self, text: str) -> int | None:
+        """The size that follows from axes named before, as `past + 1`; None for a text that is a name itself."""
+        if not text or text.isidentifier():
+            return None
+        try:
+            size = parse_size(text, 1)
+        except FileFormatError:
+            return None
+        names = names_of(size)
+        if not names or not names <= self.names:
+            return None
+        return OpenSize(
+            int(at(size, {name: self.given.get(name, self.chosen.get(name, 1)) for name in names})), size.formula
+        )
 
     def _length(self, name: str, axis: int, rank: int) -> int:
         if name in self.given:

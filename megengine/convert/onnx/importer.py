@@ -36,7 +36,7 @@ from megengine.convert.onnx.context import MAX_ELEMENTS, Group, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL, Apart
 from megengine.convert.onnx.examples import SCALES, Examples, at_usual_sizes
 from megengine.convert.onnx.folding import constant_of, fold
-from megengine.convert.onnx.inputs import Lengths, input_spec, known_input, of_group
+from megengine.convert.onnx.inputs import Lengths, has_formula, input_spec, known_input, of_group
 from megengine.convert.onnx.older_forms import FIRST, in_modern_form
 from megengine.convert.onnx.open_folding import fold_open
 from megengine.convert.onnx.open_values import is_open_array
@@ -251,8 +251,12 @@ class _Importer:
         _check_names(self.fixed, [item.name for item in declared], "input_values")
         declared = [item for item in declared if not self._fix(item)]
         wanted = self._wanted_shapes([item.name for item in declared])
+        specs = {
+            item.name: input_spec(item, wanted.get(item.name), self.examples)
+            for item in sorted(declared, key=has_formula)  # what formulas follow from has names first
+        }
         for item in declared:
-            spec = input_spec(item, wanted.get(item.name), self.examples)
+            spec = specs[item.name]
             if spec.size > MAX_ELEMENTS:
                 raise FileFormatError(
                     f"the input {item.name!r} has the shape {brief(spec.shape)}, larger than any memory"

@@ -39,6 +39,12 @@ def of_group(value: Group) -> str:
     return "an optional value that is not there" if value.optional else "a sequence"
 
 
+def has_formula(item: onnx.ValueInfoProto) -> bool:
+    """Whether a length of an input is written as more than a name."""
+    dims = item.type.tensor_type.shape.dim
+    return any(dim.dim_param and not dim.dim_param.isidentifier() for dim in dims)
+
+
 def input_spec(item: onnx.ValueInfoProto, wanted: Lengths | None, examples: Examples | None = None) -> TensorSpec:
     """The spec of an input, from the file, the wanted shape, and examples of open lengths.
 
