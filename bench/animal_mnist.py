@@ -22,7 +22,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import Tensor, optimizer, plan, random
 from megengine.autodiff import GradManager
-from megengine.quantization import QuantConfig, prepare_qat, quantize_model
+from megengine.quantization import QuantConfig, RangeMethod, prepare_qat, quantize_model
 from megengine.quantization.pipeline.qat_training import RATE
 from megengine.serialization import read_numpy_pickle
 from megengine.traced_module import trace_module
@@ -145,7 +145,10 @@ def main() -> None:
             rows.setdefault(f"ptq {effort}", []).append(top1(made, test_x, test_y))
         for method in arguments.methods:
             begin = time.process_time()
-            config = QuantConfig(weights=arguments.weights, precision=arguments.precision, bias_correction=False)
+            grows = RangeMethod("minmax")
+            config = QuantConfig(
+                weights=arguments.weights, precision=arguments.precision, activations=grows, bias_correction=False
+            )
             trained = prepare_qat(net, sample, config=config, method=method, calibration=batches).train()
             trained.norms_moving = False
             epochs_of(trained, x, y, arguments.epochs, arguments.lr, seed)

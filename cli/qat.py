@@ -22,7 +22,7 @@ from megengine.cli.readers import Reader, kind_of
 from megengine.cli.samples import EVERY
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError
 from megengine.core.text import counted
-from megengine.quantization import PROFILES, QATGraph, QuantConfig, prepare_qat
+from megengine.quantization import PROFILES, QATGraph, QuantConfig, RangeMethod, prepare_qat
 from megengine.quantization.pipeline.config import CHOICES
 from megengine.quantization.pipeline.qat_training import RATE, Training, TrainingPlan
 from megengine.quantization.pipeline.selection import PRECISIONS
@@ -132,7 +132,8 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
     source = lower(calls)
     check_weights(source)
     source_data = data_of(data, preprocess, samples, source, out)
-    config = QuantConfig(weights=weights, precision=precision, profile=profile, exclude=exclude, bias_correction=False)
+    given = {"weights": weights, "precision": precision, "profile": profile, "exclude": exclude}
+    config = QuantConfig(**given, activations=RangeMethod("minmax"), bias_correction=False)
     network = prepare_qat(calls, config=config, method=method)  # calls take batches of any size
     inputs = _arrays(source_data.reader)
     check_varies(source.graph, [inputs], data)

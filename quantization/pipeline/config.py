@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from megengine.core.errors import OptionError, nearest
@@ -18,6 +18,8 @@ CHOICES = {
 }
 """Settings that are one of several words."""
 
+_LEAST_ERROR = RangeMethod("mse")  # not minmax: the extremes of one sample would set every step
+
 
 @fields_named
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class QuantConfig:
     Args:
         weights: "per_channel" or "per_tensor" scales.
         weight_method: "minmax" or "mse".
-        activations: how ranges of activations are chosen.
+        activations: how ranges of activations are chosen; those of least squared error by default.
         rounding: "nearest"; "gptq": the integers of a weight are chosen together, by what reaches the layer; "gptaq":
             so layer by layer, and each makes up for the errors of those before it; or "adaround": as "gptaq", but each
             weight learns whether to round down or up.
@@ -59,7 +61,7 @@ class QuantConfig:
 
     weights: str = "per_channel"
     weight_method: str = "minmax"
-    activations: RangeMethod = field(default_factory=RangeMethod)
+    activations: RangeMethod = _LEAST_ERROR
     rounding: str = "nearest"
     equalize: bool = False
     smooth: bool = False
@@ -130,7 +132,7 @@ class QuantConfig:
         return replace(self, **settings)
 
 
-_BALANCED: dict[str, Any] = {"activations": RangeMethod("mse"), "rounding": "gptq", "equalize": True, "smooth": True}
+_BALANCED: dict[str, Any] = {"activations": _LEAST_ERROR, "rounding": "gptq", "equalize": True, "smooth": True}
 
 EFFORTS: dict[str, dict[str, Any]] = {
     "fast": {},

@@ -86,7 +86,8 @@ class TrainedScale(Module):
 class EdgeScale(TrainedScale):
     """The scale and zero point of an edge, and the range from which they follow while it moves.
 
-    The range grows ("minmax") or follows what is seen ("ema"); other methods of ranges keep that of calibration.
+    The range grows ("minmax"), or follows what is seen ("ema", and "mse", which starts with the range of least squared
+    error); other methods of ranges keep that of calibration.
     """
 
     def __init__(self, method: str, name: str, spec: Plain) -> None:
@@ -120,10 +121,10 @@ class EdgeScale(TrainedScale):
 
     def see(self, low: float, high: float) -> None:
         """Move the range by the smallest and largest value of a batch."""
-        if self.learns or self._spec.method.name not in ("minmax", "ema"):
+        if self.learns or self._spec.method.name not in ("minmax", "ema", "mse"):
             return
         before, now = self.range.numpy(), np.array([low, high], np.float32)
-        if self._spec.method.name == "ema":
+        if self._spec.method.name != "minmax":
             moved = before + np.float32(1 - _MOMENTUM) * (now - before)
         else:
             moved = np.array([min(before[0], now[0]), max(before[1], now[1])], np.float32)

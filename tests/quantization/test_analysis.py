@@ -39,7 +39,7 @@ def test_values_at_the_last_code_are_not_cut():
 def test_minimum_and_maximum_of_the_input_are_not_cut():
     b, graph = residual_net()
     data = b.data()
-    found = edges(quantize_model(graph, data), data)
+    found = edges(quantize_model(graph, data, QuantConfig(activations=RangeMethod("minmax"))), data)
     assert found["x"].cut == 0 and found["x"].noise_from == SOURCES["steps"]
     assert found["x"].noise["earlier"] == 0
     assert found["x"].steps_sqnr_db == pytest.approx(found["x"].sqnr_db)

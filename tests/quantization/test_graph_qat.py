@@ -126,6 +126,19 @@ def test_same_network_as_post_training_quantization():
         np.testing.assert_array_equal(module.convert()(x).numpy(), wanted(x).numpy())
 
 
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_ranges_of_least_error_follow_what_training_sees(calibrated):
+    b, graph = residual_net()
+    data = b.data()
+    module = graph_qat.prepare_qat(graph, config=QuantConfig(), calibration=data if calibrated else None).train()
+    module(Tensor(data[0]))
+    before = module.edges["x"].range.numpy()
+    module(Tensor(100 * data[0]))
+    after = module.edges["x"].range.numpy()
+    assert before[0] > -10 and before[1] < 10
+    assert after[0] < before[0] and after[1] > before[1]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_training_helps(method):
     b, _, module = prepared(method=method)

@@ -8,9 +8,11 @@ from megengine.convert.onnx import load
 from megengine.core.dtype import quint8
 from megengine.core.errors import QuantizationError
 from megengine.plan import compile as compile_plan
-from megengine.quantization import QuantConfig, quantize_model, verify
+from megengine.quantization import QuantConfig, RangeMethod, quantize_model, verify
 from megengine.quantization.pipeline.freeze import where_it_changes
 from megengine.quantization.ranges import quantized_dtype, scheme
+from megengine.tensor import Tensor
+from megengine.traced_module import interpret
 from tests.helpers.quant_nets import Builder, run, sqnr
 
 
@@ -103,3 +105,31 @@ def test_the_lowest_argument_gives_what_all_below_it_give(highest):
     least = (dtype.qmin - dtype.zero_point) * dtype.only_scale
     assert -14 < lo < -2.9
     assert abs(hswish(least)) < 0.3 * (highest + 0.375) / 255
+
+
+def test_ranges_leave_the_least_squared_error_by_default():
+    b = Builder((2, 3, 64, 64))
+    graph, data = b.done(b.conv(b.relu(b.conv(b.x, 4, label="first"), "act"), 4, label="last")), b.data(8)
+    data[3][0, 0, 5, 5] = 30.0
+    least, whole = (
+        squared_errors(quantize_model(graph, data, config), data)
+        for config in (None, QuantConfig(activations=RangeMethod("minmax")))
+    )
+    assert all(least[name] <= 1.02 * whole[name] for name in whole)
+    assert least["x"] < 0.9 * whole["x"]
+
+
+def squared_errors(model, data):
+    """What rounding each integer edge of the float network adds, in float64."""
+    errors = dict.fromkeys(model.frozen.edges, 0.0)
+
+    def add(node, value):
+        if (dtype := model.frozen.edges.get(node.name)) is not None:
+            x, scale, zero = value.numpy().astype(np.float64), float(dtype.only_scale), dtype.zero_point
+            kept = np.clip(np.rint(x / scale), dtype.qmin - zero, dtype.qmax - zero) * scale
+            errors[node.name] += np.square(kept - x).sum()
+
+    for x in data:
+        add(model.float_graph.inputs[0], Tensor(x))
+        interpret(model.float_graph, [x], on_value=add)
+    return errors
