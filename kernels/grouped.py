@@ -1,4 +1,8 @@
-"""Own float32 convolutions of groups of few channels, as those of ResNeXt: vectors hold channels of several groups."""
+"""Own convolutions of groups of few channels.
+
+Over two axes, as those of ResNeXt, vectors hold channels of several groups: float32. Over three axes, each channel by
+itself among them, vectors hold neighbours in rows: float32 and bfloat16, whose sums are float32.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import bfloat16
 from megengine.core.text import counted
 from megengine.kernels import _core
 from megengine.kernels.native import long_steps, step_kernel
-from megengine.kernels.problem import Problem, float32_only
+from megengine.kernels.problem import Problem, float32_only, no_elements
 from megengine.kernels.products import activation_of
 
 _FEW = 8  # channels of a group up to which it was measured to be faster than oneDNN's kernel
+_FEW_OF_VOLUMES = 4  # the same over three axes
 _MOST_REACH = 64  # rows of the input that one row of the result spans
 
 
@@ -48,5 +54,38 @@ def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> A
     )
 
 
+def _volume_usable(problem: Problem) -> str | None:
+    taken, a = problem.inputs[1].shape[1], problem.attrs
+    if taken > _FEW_OF_VOLUMES or a.groups == 1:
+        groups, channels = counted(a.groups, "group"), counted(taken, "channel")
+        return f"{groups} of {channels}; expected several of at most {_FEW_OF_VOLUMES}"
+    dtypes = {s.dtype for s in (*problem.inputs, *problem.outputs)}
+    if dtypes != {bfloat16}:
+        return float32_only(problem) or long_steps(problem)
+    return no_elements(problem) or long_steps(problem)
+
+
+def _volume_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    (n, c, *size), (outputs, *out), a = problem.inputs[0].shape, problem.outputs[0].shape[1:], problem.attrs
+    clamp, after = activation_of(problem)
+    weights, bias = (np.ascontiguousarray(constants[i], np.float32) if i in constants else None for i in (1, 2))
+    return _core.volume_step(
+        sizes=(n, c, outputs, a.groups),
+        in_size=size,
+        out_size=out,
+        stride=a.stride,
+        dilation=a.dilation,
+        before=[start for start, _ in a.padding],
+        weights=weights,
+        bias=np.zeros(outputs, np.float32) if bias is None else bias,
+        clamp=clamp,
+        after=after,
+        half=problem.inputs[0].dtype == bfloat16,
+        threads=threads,
+    )
+
+
 own_grouped_conv2d = step_kernel("own_grouped_conv2d", _step, _usable, packs=(1, 2))
 own_fused_grouped_conv2d = step_kernel("own_fused_grouped_conv2d", _step, _usable, packs=(1, 2), inplace_input=3)
+own_grouped_conv3d = step_kernel("own_grouped_conv3d", _volume_step, _volume_usable, packs=(1, 2))
+own_fused_grouped_conv3d = step_kernel("own_fused_grouped_conv3d", _volume_step, _volume_usable, packs=(1, 2))

@@ -34,6 +34,19 @@ struct StoredLine {
     Clamp clamp;
 };
 
+// dst[i] = bias + the sum of weights[t] * taps[t][i], clamped. Up to kTapsTail numbers behind `width` are
+// read and written.
+struct TappedRun {
+    const float* const* taps;
+    const float* weights;
+    float bias;
+    float* dst;
+    std::int64_t width, count;
+    Clamp clamp;
+};
+
+inline constexpr std::int64_t kTapsTail = 16;
+
 struct GroupedKernels {
     std::int64_t lanes;
     // dst[p * plane_step + i * lanes + l] = the number of pixel i, which begins at src + i * channels, that
@@ -42,6 +55,7 @@ struct GroupedKernels {
                    float* dst, std::int64_t plane_step);
     void (*sum)(const GroupedLine& line);
     void (*store)(const StoredLine& line);
+    void (*sum_taps)(const TappedRun& run);
 };
 
 const GroupedKernels& grouped_kernels_base();
