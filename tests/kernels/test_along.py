@@ -7,7 +7,7 @@ from plan_kernels import check, draw, problem_of
 import megengine.functional as F
 from megengine.core.errors import IndexOutOfRangeError
 from megengine.dispatch import get_op
-from megengine.kernels import _core
+from megengine.kernels import _core, isa
 from megengine.kernels.registry import family
 from megengine.tensor import tensor
 
@@ -53,6 +53,18 @@ def test_extremes_of_long_rows(op, n):
     np.fill_diagonal(x, 9.0 if op == "max" else -9.0)  # each place is the extreme of one row
     check(op, [x], {"axis": (1,), "keepdims": True})
     check(op, [x], {"axis": (0, 1), "keepdims": False})
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_extremes_at_every_instruction_set(op, level):
+    with isa.capped(level):
+        for n in (1, 15, 16, 17, 64, 79, 130, 300):
+            x = draw((n, 150))
+            x[n // 2, 77] = np.nan
+            x[:, 3] = -np.inf if op == "max" else np.inf  # the neutral number, alone in its column
+            for axis in ((0,), (1,), (0, 1)):
+                check(op, [x], {"axis": axis, "keepdims": False})
 
 
 @pytest.mark.parametrize("op", ["max", "min", "sum"])

@@ -84,6 +84,10 @@ struct FloatKernels {
     // dst[i][c]: the sum over p of src[i][p][c] as NumPy adds neighbours, divided by `divisor`.
     void (*column_sum)(const float* src, float* dst, std::int64_t n, std::int64_t rows, std::int64_t cols,
                        float divisor);
+    // The largest number of a row, or the smallest; n >= 1.
+    float (*row_extreme)(const float* src, std::int64_t n, bool most);
+    // dst[i]: the larger of dst[i] and src[i], or the smaller.
+    void (*column_extreme)(const float* src, float* dst, std::int64_t n, bool most);
     void (*apply)(const float* src, float* dst, std::int64_t size, Function function, float a);
     void (*softmax)(const float* src, float* dst, const SoftmaxShape& s, std::int64_t begin,
                     std::int64_t end);

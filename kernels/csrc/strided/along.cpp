@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/step_capsule.h"
+#include "float/kernels.h"
 #include "runtime/bind.h"
 #include "strided/index.h"
 #include "strided/types.h"
@@ -56,7 +57,7 @@ class ReduceStep final : public Step {
             if (first)
                 std::copy_n(x, n, y);
             else
-                for (std::int64_t i = 0; i < n; ++i) y[i] = f_(y[i], x[i]);
+                column(x, n, y);
             x += n;
         } else {
             *y = row(x, n, first ? *x : f_(*y, *x));
@@ -65,9 +66,17 @@ class ReduceStep final : public Step {
         return x;
     }
 
+    void column(const T* x, std::int64_t n, T* y) const {
+        if constexpr (kExtreme)
+            active_.column_extreme(x, y, n, most_);
+        else
+            for (std::int64_t i = 0; i < n; ++i) y[i] = f_(y[i], x[i]);
+    }
+
     // n neighbours, the first of which is part of the total; where the order is free, lanes that do not wait
     // for one another.
     T row(const T* x, std::int64_t n, T total) const {
+        if constexpr (kExtreme) return f_(total, active_.row_extreme(x, n, most_));
         std::int64_t i = 1;
         if constexpr (Free) {
             constexpr std::int64_t kLanes = 128 / sizeof(T);
@@ -83,8 +92,11 @@ class ReduceStep final : public Step {
         return total;
     }
 
+    static constexpr bool kExtreme = Free && std::is_same_v<T, float>;  // others of floats have an order
     Lengths lengths_, strides_;
     F f_;
+    bool most_ = f_(T{0}, T{1}) == T{1};
+    const FloatKernels& active_ = active_float_kernels();
 };
 
 // lengths: of runs of axes in memory, in turns kept and reduced
