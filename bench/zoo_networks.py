@@ -64,7 +64,7 @@ def _of_models(name: str) -> Network:
 # ---------------------------------------------------------------- of torch
 
 
-def _of_torch(name: str, build: Callable[[], Any], shape: tuple[int, ...], tokens: int = 0) -> Network:
+def of_torch(name: str, build: Callable[[], Any], shape: tuple[int, ...], tokens: int = 0) -> Network:
     """A torch module of random weights; `tokens` is the number of words where the input holds words."""
 
     def module() -> Any:
@@ -80,7 +80,7 @@ def _of_torch(name: str, build: Callable[[], Any], shape: tuple[int, ...], token
 
 
 def _vision(name: str, size: int = 224) -> Network:
-    return _of_torch(name, lambda: getattr(needed("torchvision").models, name)(weights=None), (3, size, size))
+    return of_torch(name, lambda: getattr(needed("torchvision").models, name)(weights=None), (3, size, size))
 
 
 def _segmentation() -> Any:
@@ -272,15 +272,15 @@ VISION = (
 _ALL = (
     *map(_of_models, ("resnet50", "mobilenet_v2", "efficientnet_lite0", "squeezenet1_1")),
     *map(_vision, VISION),
-    _of_torch("deeplab", _segmentation, (3, 224, 224)),
-    _of_torch("bert", _encoder, (64,), 1000),
-    _of_torch("gpt", lambda: _encoder(causal=True), (64,), 1000),
-    _of_torch("llama_block", _llama, (64, 256)),
-    _of_torch("whisper_encoder", _whisper, (80, 400)),
-    _of_torch("unet", _unet, (3, 128, 128)),
-    _of_torch("cnn_3d", _volume, (3, 8, 32, 32)),
-    _of_torch("lstm_tagger", lambda: _recurrent("LSTM", 2, both=True), (64,), 100),
-    _of_torch("gru_tagger", lambda: _recurrent("GRU", 1, both=False), (64,), 100),
+    of_torch("deeplab", _segmentation, (3, 224, 224)),
+    of_torch("bert", _encoder, (64,), 1000),
+    of_torch("gpt", lambda: _encoder(causal=True), (64,), 1000),
+    of_torch("llama_block", _llama, (64, 256)),
+    of_torch("whisper_encoder", _whisper, (80, 400)),
+    of_torch("unet", _unet, (3, 128, 128)),
+    of_torch("cnn_3d", _volume, (3, 8, 32, 32)),
+    of_torch("lstm_tagger", lambda: _recurrent("LSTM", 2, both=True), (64,), 100),
+    of_torch("gru_tagger", lambda: _recurrent("GRU", 1, both=False), (64,), 100),
     *map(_light, (*LIGHT, "vgg19", "zfnet512")),
     _of_package("ocr_detector", "rapidocr_onnxruntime", "models/*det*.onnx", sizes={"x": (3, 320, 320)}),
     _of_package("ocr_recogniser", "rapidocr_onnxruntime", "models/*rec*.onnx", sizes={"x": (3, 48, 320)}),
