@@ -25,6 +25,7 @@ from megengine.kernels.reference.conv import out_length
 
 _F32 = np.dtype(np.float32)
 _WEIGHTS, _INTEGER_WEIGHTS = (1, 2), (1, 2, 3, 4)  # the inputs w, b and w, b, M, B
+_WIDEST_HALF = 13  # columns of a depthwise kernel of bfloat16
 _MANY_ROWS, _DEEP = 128, 512  # from which a product is a convolution of points
 _OF_THE_LIBRARY = ("none", "relu", "relu6")  # activations that every implementation computes exactly
 
@@ -83,6 +84,17 @@ def _layer_usable(problem: Problem) -> str | None:
         return f"no instructions for bfloat16, active is {isa.active()}"
     activation = problem.attrs.get("activation", "none")
     return _missing(problem) if _module.has_activation(activation) else f"{activation} of bfloat16"
+
+
+def _conv_usable(problem: Problem) -> str | None:
+    """As `_layer_usable`, without wide depthwise kernels of bfloat16, for which the library has no vector code: it
+    takes 6 to 20 times as long as in float32.
+    """
+    shape = _conv_lengths(problem)[0]
+    alone = problem.attrs.groups == shape[1] == shape[4]
+    if alone and problem.inputs[0].dtype == bfloat16 and shape[6] > _WIDEST_HALF:
+        return f"a depthwise kernel of bfloat16 with {shape[6]} columns; expected at most {_WIDEST_HALF}"
+    return _layer_usable(problem)
 
 
 def _float_usable(problem: Problem) -> str | None:
@@ -316,12 +328,12 @@ def _qlinear_step(problem: Problem, constants: dict[int, np.ndarray], threads: i
     return _product(m, k, n, *types, *_integer_arguments(problem, constants), threads)
 
 
-onednn_conv2d = step_kernel("onednn_conv2d", _conv_step, _layer_usable, packs=_WEIGHTS)
+onednn_conv2d = step_kernel("onednn_conv2d", _conv_step, _conv_usable, packs=_WEIGHTS)
 onednn_backward_weight = EagerKernel("onednn_backward_weight", _weight_gradient, _float_usable)
 onednn_backward_data = EagerKernel("onednn_backward_data", _data_gradient, _float_usable)
 onednn_windows = step_kernel("onednn_windows", _window_step, _windows_usable, packs=_WEIGHTS)
 onednn_fused_windows = step_kernel("onednn_fused_windows", _window_step, _windows_usable, packs=_WEIGHTS)
-onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _layer_usable, packs=_WEIGHTS, inplace_input=3)
+onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _conv_usable, packs=_WEIGHTS, inplace_input=3)
 onednn_fused_linear = step_kernel(
     "onednn_fused_linear",
     _linear_step,

@@ -93,3 +93,16 @@ def test_tuned_plans_and_profiles_take_bfloat16():
     made = plan.compile(lower(net), tune=True)
     assert len(made.profile(x, repeat=1)) == len(made.steps)
     assert made(x)[0].dtype == bfloat16
+
+
+@pytest.mark.skipif("bf16" not in isa.available(), reason="no instructions for bfloat16")
+@pytest.mark.parametrize(("kernel", "casts"), [((1, 13), 2), ((15, 1), 2), ((3, 14), 4)])
+def test_wide_depthwise_kernels_compute_in_float32(kernel, casts):
+    layer = M.Conv2d(8, 8, kernel, 1, tuple(k // 2 for k in kernel), groups=8)
+    net = M.Sequential(M.Conv2d(8, 8, 1), layer, M.Conv2d(8, 8, 1))
+    x = np.random.default_rng(0).standard_normal((1, 8, 20, 20)).astype(np.float32)
+    want = net(tensor(x)).numpy()
+    made = plan.compile(to_half(trace_module(net, tensor(x)), "bf16"))
+    assert "reference" not in [step.kernel for step in made.steps]
+    assert [step.kernel for step in made.steps].count("own_elementwise") == casts
+    np.testing.assert_allclose(np.asarray(made(x)[0], np.float32), want, atol=0.05)
