@@ -9,6 +9,7 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.kernels import _core
+from megengine.kernels.half_conversion import HALVES
 from megengine.kernels.kernel import StepKernel
 from megengine.kernels.native import in_memory_order, long_steps
 from megengine.kernels.problem import Problem, float32_only, no_elements
@@ -77,7 +78,17 @@ def resize_axes(problem: Problem) -> tuple[dict[str, Any], list[np.ndarray]]:
 def _resize_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     walk, weights = resize_axes(problem)
     flat = [weight.astype(np.float32).ravel().tolist() for weight in weights]
-    return _core.resize_step(**walk, weights=flat, threads=threads)
+    picked = storage_of(problem.inputs[0].dtype).itemsize if _picks(problem) else 0
+    return _core.resize_step(**walk, weights=flat, threads=threads, picked=picked)
+
+
+def _picks(problem: Problem) -> bool:
+    return problem.attrs.mode == "nearest"
+
+
+def _resize_usable(problem: Problem) -> str | None:
+    halves = problem.inputs[0].dtype in HALVES and _picks(problem)
+    return no_elements(problem) if halves else float32_only(problem)
 
 
 FUNCTIONS = (
@@ -89,4 +100,4 @@ own_channel_mean = StepKernel("own_channel_mean", _channel_mean_step, _channel_m
 own_concat = StepKernel("own_concat", _concat_step, _concat_usable)
 own_function = StepKernel("own_function", _function_step, float32_only, in_memory_order(_function_step))
 own_pool = StepKernel("own_pool", _planes_pool_step, _planes_pool_usable)
-own_resize = StepKernel("own_resize", _resize_step, float32_only)
+own_resize = StepKernel("own_resize", _resize_step, _resize_usable)

@@ -5,7 +5,7 @@ import pytest
 
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
-from megengine.kernels import _core, isa
+from megengine.kernels import _core, isa, memory
 from megengine.kernels.native import empty_for_step, from_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
@@ -130,11 +130,30 @@ def test_windows_of_planes_have_the_bits_of_the_reference(case, kind):
 
 def test_wrong_tables_of_neighbours_are_refused():
     with pytest.raises(ValueError, match="an index is outside of its axis"):
-        _core.resize_step(1, 1, [3], [1], [[3]], [[1.0]], 1)
+        _core.resize_step(1, 1, [3], [1], [[3]], [[1.0]], 1, 0)
     with pytest.raises(ValueError, match="as many weights as indices expected"):
-        _core.resize_step(1, 1, [3], [1], [[2]], [[]], 1)
+        _core.resize_step(1, 1, [3], [1], [[2]], [[]], 1, 0)
     with pytest.raises(ValueError, match="at least one axis expected"):
-        _core.resize_step(1, 1, [], [], [], [], 1)
+        _core.resize_step(1, 1, [], [], [], [], 1, 0)
+    with pytest.raises(ValueError, match="one index for each number that is picked"):
+        _core.resize_step(1, 1, [3], [2], [[1, 2]], [[0.5, 0.5]], 1, 4)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 4, 5), (2, 3, 7), (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_nearest_neighbours_are_picked_as_they_are(shape, dtype):
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.dtype(dtype))
+    x.flat[3] = np.nan
+    for size in ([2 * n for n in shape[2:]], [3 * n - 1 for n in shape[2:]], [max(1, n // 2) for n in shape[2:]]):
+        attrs = {"size": tuple(size), "mode": "nearest", "corners": False}
+        spec = TensorSpec(shape, x.dtype)
+        problem = Problem("resize", [spec], [infer("resize", [spec], attrs)], attrs)
+        for threads in (1, 3):
+            out = empty_for_step(problem.outputs[0])
+            step = family("resize").for_plan(problem, {})[0].make_step(problem, {}, threads)
+            _core.run_step(step, [memory.bits(to_step(x)), memory.bits(out)])
+            wanted = get_op("resize").reference(x, **attrs, in_specs=[spec], out_specs=problem.outputs)
+            np.testing.assert_array_equal(from_step(out).astype(np.float32), wanted.astype(np.float32))
 
 
 @pytest.mark.parametrize("shape", [(2, 37, 9, 23), (3, 1, 7, 5), (2, 1100, 2, 3), (1, 8, 1, 1)])

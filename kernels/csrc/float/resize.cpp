@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "common/step_capsule.h"
@@ -67,11 +68,83 @@ class ResizeStep final : public Step {
     decltype(FloatKernels::weighted) weighted_ = active_float_kernels().weighted;
 };
 
-// lengths, indices, weights: of each axis; indices and weights in rows of `taps`
+// Results that are single numbers of the input, whatever their type. Lines that follow from the same line are
+// copies of the first.
+class PickStep final : public Step {
+  public:
+    PickStep(std::int64_t outer, std::int64_t bytes, std::vector<Axis> axes, int threads)
+        : outer_(outer), axes_(std::move(axes)) {
+        for (std::size_t k = axes_.size(); k-- > 0; bytes *= axes_[k].n) axes_[k].inside = bytes;
+        lines_ = axes_.size() > 1 ? axes_[0].out : 1;  // that may be divided
+        parts_ = static_cast<int>(std::clamp<std::int64_t>(outer_ * lines_, 1, threads));
+    }
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const Axis& first = axes_[0];
+        const std::int64_t size = first.inside * first.n, made = made_from(0);
+        const std::int64_t begin = outer_ * lines_ * part / parts_,
+                           end = outer_ * lines_ * (part + 1) / parts_;
+        for (std::int64_t next, at = begin; at < end; at = next) {
+            const std::int64_t o = at / lines_, line = at % lines_;
+            next = std::min(end, (o + 1) * lines_);
+            const std::byte* src = buffers[0] + o * size;
+            if (lines_ > 1)
+                place_lines(0, line, line + next - at, src, buffers[1] + o * made + line * made_from(1));
+            else
+                place(0, src, buffers[1] + o * made);
+        }
+    }
+
+  private:
+    // Bytes of the result that the axes from k on make.
+    std::int64_t made_from(std::size_t k) const {
+        std::int64_t bytes = axes_.back().inside;
+        for (; k < axes_.size(); ++k) bytes *= axes_[k].out;
+        return bytes;
+    }
+
+    void place(std::size_t k, const std::byte* src, std::byte* dst) const {
+        const Axis& a = axes_[k];
+        if (k + 1 == axes_.size()) {
+            if (a.inside == 4) return numbers<std::uint32_t>(a, src, dst);
+            if (a.inside == 2) return numbers<std::uint16_t>(a, src, dst);
+            for (std::int64_t i = 0; i < a.out; ++i, dst += a.inside)
+                std::memcpy(dst, src + a.index[static_cast<std::size_t>(i)] * a.inside,
+                            static_cast<std::size_t>(a.inside));
+            return;
+        }
+        place_lines(k, 0, a.out, src, dst);
+    }
+
+    void place_lines(std::size_t k, std::int64_t begin, std::int64_t end, const std::byte* src,
+                     std::byte* dst) const {
+        const std::int64_t* index = axes_[k].index.data();
+        const std::int64_t size = made_from(k + 1);
+        for (std::int64_t i = begin; i < end; ++i, dst += size)
+            if (i > begin && index[i] == index[i - 1])
+                std::memcpy(dst, dst - size, static_cast<std::size_t>(size));
+            else
+                place(k + 1, src + index[i] * axes_[k].inside, dst);
+    }
+
+    template <typename T>
+    static void numbers(const Axis& a, const std::byte* src, std::byte* dst) {
+        const auto* from = reinterpret_cast<const T*>(src);
+        auto* to = reinterpret_cast<T*>(dst);
+        for (std::int64_t i = 0; i < a.out; ++i) to[i] = from[a.index[static_cast<std::size_t>(i)]];
+    }
+
+    std::int64_t outer_, lines_;
+    std::vector<Axis> axes_;
+    int parts_;
+};
+
+// lengths, indices, weights: of each axis; indices and weights in rows of `taps`. picked: bytes of a number
+// where each result is one of them, 0 where results are sums of float32.
 nb::object resize_step(std::int64_t outer, std::int64_t inner, const std::vector<std::int64_t>& lengths,
                        const std::vector<std::int64_t>& taps,
                        const std::vector<std::vector<std::int64_t>>& indices,
-                       const std::vector<std::vector<float>>& weights, int threads) {
+                       const std::vector<std::vector<float>>& weights, int threads, int picked) {
     std::vector<Axis> axes;
     for (std::size_t k = 0; k < lengths.size(); ++k) {
         const auto count = static_cast<std::int64_t>(indices.at(k).size());
@@ -83,14 +156,17 @@ nb::object resize_step(std::int64_t outer, std::int64_t inner, const std::vector
         axes.push_back({lengths[k], count / taps[k], taps[k], indices[k], weights[k]});
     }
     if (axes.empty()) throw nb::value_error("resize_step: at least one axis expected");
-    return capsule(std::make_unique<ResizeStep>(outer, inner, std::move(axes), threads));
+    if (!picked) return capsule(std::make_unique<ResizeStep>(outer, inner, std::move(axes), threads));
+    if (std::any_of(axes.begin(), axes.end(), [](const Axis& a) { return a.taps != 1; }))
+        throw nb::value_error("resize_step: one index for each number that is picked expected");
+    return capsule(std::make_unique<PickStep>(outer, inner * picked, std::move(axes), threads));
 }
 
 }  // namespace
 
 void bind_resize(nb::module_& m) {
     m.def("resize_step", &resize_step, nb::arg("outer"), nb::arg("inner"), nb::arg("lengths"),
-          nb::arg("taps"), nb::arg("indices"), nb::arg("weights"), nb::arg("threads"));
+          nb::arg("taps"), nb::arg("indices"), nb::arg("weights"), nb::arg("threads"), nb::arg("picked"));
 }
 
 }  // namespace mge
