@@ -76,12 +76,14 @@ class Samples:
     def warnings(self) -> list[str]:
         """What is suspicious about the data."""
         self._read()
-        count = len(self.digests)
-        if count == 1:
-            return ["the data is one sample: its ranges say little about others; give a hundred or so"]
-        if count and len(set(self.digests)) == 1:
-            return [f"all {counted(count, 'sample')} of the data are equal; give different ones"]
-        return []
+        return suspicious(len(self.digests), equal=len(set(self.digests)) == 1)
+
+
+def suspicious(count: int, *, equal: bool) -> list[str]:
+    """Warnings about data of so many samples, which are all `equal` or not."""
+    if count == 1:
+        return ["the data is one sample: its ranges say little about others; give a hundred or so"]
+    return [f"all {counted(count, 'sample')} of the data are equal; give different ones"] if count and equal else []
 
 
 def _digest(batch: Batch) -> bytes:

@@ -103,6 +103,8 @@ def search(
     require_float(source.graph)
     chosen = Samples(data_of(data, preprocess, samples, source, out).reader, held_out, JUDGING)
     check_varies(source.graph, chosen.reader, data)
+    for warning in chosen.warnings():
+        out.say(f"warning: {warning}", "yellow")
     if goes_on:
         out.say(f"going on from {state}")
     kept = kept_after_interrupt(state, "holds what was measured; the same line goes on")

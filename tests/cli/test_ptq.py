@@ -282,3 +282,9 @@ def test_an_interrupted_search_says_what_it_keeps(folder, monkeypatch):
         patched.setattr(search._Search, "_save", save)
         assert "i.json holds what was measured; the same line goes on" in call(*words, code=130)
     assert "going on from i.json" in call(*words)
+
+
+def test_a_search_warns_of_one_sample(folder):
+    np.save("one.npy", np.load("x.npy")[:1])
+    words = ("search", "net.onnx", "--data", "one.npy", "-o", "w.mgt", "--effort", "fast", "--max-mb", "1")
+    assert "warning: the data is one sample" in call(*words)

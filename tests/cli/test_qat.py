@@ -101,6 +101,13 @@ def test_who_trains_chooses_and_scores(folder, count, sizes, said):
     assert said in qat("--data", "some.npy", "-o", "q.mgt", "--epochs", "1")
 
 
+def test_one_sample_and_equal_samples_are_a_warning(folder):
+    x = np.load("x.npy")
+    for name, array, said in (("one", x[:1], "is one sample"), ("same", x[[0] * 5], "all 5 samples of the data are")):
+        np.save(f"{name}.npy", array)
+        assert said in qat("--data", f"{name}.npy", "-o", f"{name}.mgt", "--epochs", "1")
+
+
 def test_equal_scores_are_told_apart_by_their_loss(folder):
     """Of 2 samples that choose all are right from the start: the epoch of least loss is written, not the start."""
     said = json.loads(qat(*ARRAYS, "--labels", "y.npy", "--epochs", "4", "--json"))

@@ -149,6 +149,13 @@ def test_biases_stay_without_their_correction():
         np.testing.assert_allclose(model.frozen.biases[place], bias, atol=0.02)
 
 
+@pytest.mark.parametrize("rounding", ["gptaq", "adaround"])
+def test_one_sample_is_enough(rounding):
+    b, graph = residual_net()
+    config = IN_TURN.changed(rounding=rounding, reconstruction=1, distillation=1)
+    assert verify(quantize_model(graph, b.data(1), config), b.data(1), with_float=False).exact
+
+
 def test_what_does_harm_is_undone(monkeypatch):
     b, graph = residual_net()
     real = refine.rounded_in_turn
