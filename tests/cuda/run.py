@@ -1,7 +1,7 @@
 """All that is checked and measured on a GPU, by one command: `make test-cuda`, or python tests/cuda/run.py [PART ...]
 
 Parts: first (every way to the GPU once), contract (ops against references, gradients, errors), networks (zoo: float,
-plans, integers), training (curve, memory, asynchrony), bench (bench/cuda.py). The report is left in a folder, and is
+plans, integers), training (curve, memory, asynchrony), bench (bench/gpu.py). The report is left in a folder, and is
 written anew after each part, of which one that is ended says what it has seen: report.json, report.txt, and what each
 part printed. Without a GPU parts are skipped, and the report says why.
 
@@ -10,8 +10,8 @@ With a quarter of an hour, in this order, each with what is left if the one befo
   python tests/cuda/run.py --limit 200 contract                          all kernels are compiled before; every op
   python tests/cuda/run.py --no-compile --limit 120 networks training    networks, plans, integers, training
   python bench/int8_gpu.py --check                                       integer layers by every tile, and the reference
-  python bench/cuda.py --patience 60 --json gpu-report/bench.json        ResNet-50 beside torch
-  python bench/cuda_moves.py                                             moves, indexing, sorts beside torch
+  python bench/gpu.py --patience 60 --json gpu-report/bench.json         ResNet-50 beside torch
+  python bench/gpu_moves.py                                              moves, indexing, sorts beside torch
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ def _counted(lines: Path) -> dict[str, Any]:
 
 
 def run_bench(out: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """What bench/cuda.py measures."""
+    """What bench/gpu.py measures."""
     file = out / "bench.json"
-    command = [sys.executable, str(ROOT / "bench/cuda.py"), "--json", str(file), *options.bench.split()]
+    command = [sys.executable, str(ROOT / "bench/gpu.py"), "--json", str(file), *options.bench.split()]
     code = _ended(command, out / "bench.log", options.limit, dict(os.environ))
     return {"exit": code, "measured": json.loads(file.read_text()) if file.exists() else None}
 
@@ -174,7 +174,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=min(8, os.cpu_count() or 1), help="processes of tests")
     parser.add_argument("--limit", type=int, default=600, help="seconds of a part")
     parser.add_argument("--only", default="", help="pytest's -k: names of tests")
-    parser.add_argument("--bench", default="", help="words for bench/cuda.py")
+    parser.add_argument("--bench", default="", help="words for bench/gpu.py")
     parser.add_argument("--no-compile", action="store_true", help="do not compile all kernels first")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):

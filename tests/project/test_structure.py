@@ -189,3 +189,9 @@ def test_files_have_500_lines_at_most_and_functions_60(name, path):
     sizes = {n.name: n.end_lineno - n.lineno + 1 for n in functions}
     assert source.count("\n") <= 500
     assert {function: lines for function, lines in sizes.items() if lines > 60} == {}
+
+
+def test_no_script_of_a_bench_has_the_name_of_a_package():
+    """torch and CuPy import `cuda`; the folder of a script comes before the packages that are installed."""
+    packages = {*sys.stdlib_module_names, "cuda", "cupy", "torch", "onnx", "onnxruntime", "openvino", "nncf", "timm"}
+    assert packages.isdisjoint(path.stem for path in (ROOT / "bench").glob("*.py"))

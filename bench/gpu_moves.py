@@ -2,21 +2,17 @@
 
 Times are medians of rounds by CUDA events, calls one after the other; a call computes its results anew. The bytes are
 those of operands and results, so that a row at the speed of the copy cannot be faster.
-Run: python bench/cuda_moves.py [WORD ...] [--rounds 10]; rows whose name holds one of the words
+Run: python bench/gpu_moves.py [WORD ...] [--rounds 10]; rows whose name holds one of the words
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).resolve().parent]
 
 Row = tuple[str, str, tuple[np.ndarray, ...], dict[str, Any], Callable[..., Any]]
 ALL = (None, None, None)

@@ -3,7 +3,7 @@
 Times are medians of rounds in which all subjects take turns, by CUDA events (eager calls: by the clock of the host,
 with one wait at the end). torch is measured eager with channels last, and compiled with CUDA graphs. A subject that
 cannot run here is listed with the reason.
-Run: python bench/cuda.py [SECTION ...] [--batch 32] [--rounds 20] [--json FILE]; sections: eager, inference, training
+Run: python bench/gpu.py [SECTION ...] [--batch 32] [--rounds 20] [--json FILE]; sections: eager, inference, training
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).resolve().parent]
-# this file's name would hide the package `cuda`, which CuPy imports
 
 Call = Callable[[], object]
 INNER = 5  # calls between two events
