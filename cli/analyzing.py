@@ -12,6 +12,7 @@ from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs
 from megengine.cli.ptq import Job, inputs_of, prepared, ptq, quantized, write_report
 from megengine.cli.recipes import NOT_IN_FILES
+from megengine.cli.samples import tell_suspicious
 from megengine.core.text import counted
 from megengine.quantization import advise, audit, diagnose, sensitivity
 
@@ -73,8 +74,7 @@ def _analyze(page: Path | None, out: Output, **options: Any) -> dict[str, Any]:
 
 def _show(out: Output, job: Job, found: quantizing.Found) -> None:
     layers, edges = found.layers, found.edges
-    for warning in job.samples.warnings():
-        out.say(f"warning: {warning}", "yellow")
+    tell_suspicious(out, job.samples.warnings())
     columns = ("edge", "op", "type", "SQNR dB", "cosine", "cut %", "noise from")
     rows = [(e.name, e.op, e.dtype, e.sqnr_db, e.cosine, 100 * e.cut, e.noise_from or None) for e in edges.worst(ROWS)]
     out.table("Lowest signal to noise", columns, rows)

@@ -21,7 +21,7 @@ from megengine.cli.ptq import (
     samples_option,
     workers_option,
 )
-from megengine.cli.samples import Samples
+from megengine.cli.samples import Samples, tell_suspicious
 from megengine.core.errors import CalibrationError, FileFormatError, MegEngineError
 from megengine.core.text import counted
 from megengine.quantization import Statistics, collect
@@ -96,8 +96,7 @@ def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, pr
             error.add_note(f"{part} holds {counted(kept, 'sample')}; --resume goes on from there")
         raise
     part.unlink(missing_ok=True)
-    for warning in chosen.warnings():
-        out.say(f"warning: {warning}", "yellow")
+    tell_suspicious(out, chosen.warnings())
     return {
         "model": model,
         "digest": statistics.model,

@@ -18,7 +18,7 @@ from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_o
 from megengine.cli.output import Output, check_suffix, kept_after_interrupt, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.readers import Reader, Slot, kind_of, open_reader
-from megengine.cli.samples import Samples
+from megengine.cli.samples import Samples, tell_suspicious
 from megengine.convert import onnx
 from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, DeviceError, OptionError, QuantizationError, listed
@@ -406,8 +406,7 @@ def _quantize(files: dict[str, Path], out: Output, **options: Any) -> dict[str, 
     small = quantizing.sizes(result)
     if "report" in files:
         write_report(files["report"], job, result, found)
-    for warning in job.samples.warnings():
-        out.say(f"warning: {warning}", "yellow")
+    tell_suspicious(out, job.samples.warnings())
     if result.report.undone:
         out.say(result.report.undone, "yellow")
     _show(out, result, found.edges, small, job.samples)

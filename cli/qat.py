@@ -19,7 +19,7 @@ from megengine.cli.overwriting import check_outputs, overwrite_option, path_opti
 from megengine.cli.ptq import check_varies, check_weights, data_of, data_option, preprocess_option, samples_option
 from megengine.cli.qat_goals import Goal, by_labels, by_results
 from megengine.cli.readers import Reader, kind_of
-from megengine.cli.samples import EVERY, suspicious
+from megengine.cli.samples import EVERY, suspicious, tell_suspicious
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError
 from megengine.core.text import counted
 from megengine.quantization import PROFILES, QATGraph, QuantConfig, RangeMethod, prepare_qat
@@ -137,8 +137,7 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
     network = prepare_qat(calls, config=config, method=method)  # calls take batches of any size
     inputs = _arrays(source_data.reader)
     check_varies(source.graph, [inputs], data)
-    for warning in suspicious(len(inputs[0]), equal=all((x == x[:1]).all() for x in inputs)):
-        out.say(f"warning: {warning}", "yellow")
+    tell_suspicious(out, suspicious(len(inputs[0]), equal=all((x == x[:1]).all() for x in inputs)))
     goal = _goal(labels, data, network, inputs)
     samples_of = Labelled([x[: len(goal.targets)] for x in inputs], goal.targets)
     taught, choosing, scoring = (samples_of.part(role) for role in ("train", "choose", "score"))

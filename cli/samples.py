@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 
+from megengine.cli.output import Output
 from megengine.cli.readers import Batch, Reader
 from megengine.core.text import counted
 
@@ -84,6 +85,12 @@ def suspicious(count: int, *, equal: bool) -> list[str]:
     if count == 1:
         return ["the data is one sample: its ranges say little about others; give a hundred or so"]
     return [f"all {counted(count, 'sample')} of the data are equal; give different ones"] if count and equal else []
+
+
+def tell_suspicious(out: Output, warnings: list[str]) -> None:
+    """Print warnings about the data."""
+    for warning in warnings:
+        out.say(f"warning: {warning}", "yellow")
 
 
 def _digest(batch: Batch) -> bytes:

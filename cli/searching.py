@@ -13,7 +13,7 @@ from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_o
 from megengine.cli.output import Output, check_suffix, kept_after_interrupt
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import check_varies, data_of, data_option, preprocess_option, samples_option
-from megengine.cli.samples import Samples
+from megengine.cli.samples import Samples, tell_suspicious
 from megengine.core.errors import listed
 from megengine.core.files import replacing
 from megengine.core.text import counted
@@ -103,8 +103,7 @@ def search(
     require_float(source.graph)
     chosen = Samples(data_of(data, preprocess, samples, source, out).reader, held_out, JUDGING)
     check_varies(source.graph, chosen.reader, data)
-    for warning in chosen.warnings():
-        out.say(f"warning: {warning}", "yellow")
+    tell_suspicious(out, chosen.warnings())
     if goes_on:
         out.say(f"going on from {state}")
     kept = kept_after_interrupt(state, "holds what was measured; the same line goes on")
