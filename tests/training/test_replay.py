@@ -1,5 +1,7 @@
 """Steps of training that are recorded on a GPU and replayed: the numbers of the steps as they are written."""
 
+import functools
+
 import numpy as np
 import pytest
 from gpu_calls import Learner, move
@@ -19,9 +21,15 @@ from megengine.kernels.cuda.runtime import installed
 ROWS, FEWER = 13, 11
 
 
+@functools.cache
+def device():
+    """One for the process: tests of other files may run between these."""
+    return RecordingGpu()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def gpu():
-    with installed(RecordingGpu()) as runtime:
+    with installed(device()) as runtime:
         yield runtime
 
 
