@@ -81,7 +81,7 @@ class Joint:
     def moments(self, *halves: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Mean products of x with x and of y with x, and the means of both, real numbers. One half may be empty."""
         n = sum(self.count[h] for h in halves)
-        xx, yx, x, y = (sum(self.sums[h][i] for h in halves) / n for i in range(4))
+        xx, yx, x, y = (np.asarray(sum(self.sums[h][i] for h in halves)) / n for i in range(4))
         return xx * self.scale**2, yx * (self.unit * self.scale), x * self.scale, y * self.unit
 
 
