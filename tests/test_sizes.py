@@ -104,6 +104,16 @@ def test_slices_of_every_length(bounds):
         assert at(length, {"h": n}) == len(range(n)[slice(*bounds)]), n
 
 
+def test_bounds_that_are_those_of_the_axis_at_the_example_alone():
+    """Files are read with examples in the place of sizes."""
+    other = named("k", 24)
+    with sizes.as_examples():
+        whole, none = sizes.slice_length(0, other, 1, H), sizes.slice_length(other - 24, H, 1, H)
+    for h, k in ((24, 24), (30, 25), (20, 27)):
+        assert at(whole, {"h": h, "k": k}) == min(h, k)
+        assert at(none, {"h": h, "k": k}) == len(range(h)[k - 24 :])
+
+
 def test_names_that_are_no_identifiers():
     size = named("past length + 1", 3) * 2
     assert str(size) == "2*'past length + 1'"

@@ -360,7 +360,7 @@ def slice_bounds(start: int | None, stop: int | None, step: int | None, length: 
     def inside(place: int | None, default: int) -> int:
         if place is None:
             return default
-        if step > 0 and (place in (0, length)):  # no length is negative
+        if step > 0 and (not _of(place) or _of(place) == _of(length)):  # no length is negative
             return place
         return least(largest(from_start(place, length), low), high)
 
