@@ -48,14 +48,16 @@ def near(have, want, *, rtol=2e-5, atol=2e-5) -> None:
 
 
 def gradients(op, inputs, attrs, device, seed=0) -> list[np.ndarray | None]:
-    """Gradients of all floating inputs for cotangents that are drawn from a seed."""
+    """Gradients of all floating inputs for cotangents that are drawn from a seed; of `signless` results."""
     rng = np.random.default_rng(seed)
     given = tensors(inputs, device)
     moving = [t for t in given if t.numpy().dtype.kind == "f"]
     gm = GradManager().attach(moving)
     with gm:
         outs = [o for o in results(apply(op, *given, **attrs)) if o.numpy().dtype.kind == "f"]
-        cts = [Tensor(rng.standard_normal(o.shape), dtype=o.dtype, device=device) for o in outs]
+        signs = [np.sign(o.numpy()) if op.name == "svd" else 1 for o in outs]
+        drawn = [rng.standard_normal(o.shape) * sign for o, sign in zip(outs, signs, strict=True)]
+        cts = [Tensor(ct, dtype=o.dtype, device=device) for o, ct in zip(outs, drawn, strict=True)]
         gm.backward(outs, cts)
     return [None if t.grad is None else t.grad.numpy() for t in moving]
 
