@@ -51,16 +51,17 @@ _NARROWED = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.float64): np.dt
 
 def as_tensors(arrays: Iterable[np.ndarray], graph: InternalGraph) -> list[Tensor]:
     """Arrays, as values are stored, as tensors of the inputs' own dtypes."""
-    return [Tensor._wrap(a, node.spec.dtype) for a, node in zip(arrays, graph.inputs, strict=True)]
+    return [Tensor._wrap(a, node.spec.dtype, node.spec.device) for a, node in zip(arrays, graph.inputs, strict=True)]
 
 
 def _as_input(node: TensorNode, x: Any) -> Tensor:
     """A tensor for an input; arrays of wide numbers make narrow tensors, and a graph read from a file may want wide."""
-    tensor = x if isinstance(x, Tensor) else Tensor(x)
+    where = None if node.spec is None else node.spec.device
+    tensor = x if isinstance(x, Tensor) else Tensor(x, device=where)
     if node.spec is None or tensor.dtype == node.dtype or tensor.dtype != _NARROWED.get(node.dtype):
         return tensor
     exact = tensor.numpy() if isinstance(x, Tensor) else np.asarray(x)
-    return Tensor._wrap(exact.astype(node.dtype))
+    return Tensor._wrap(exact.astype(node.dtype), device=where)
 
 
 @kinds_named

@@ -23,6 +23,7 @@ from megengine.plan.gpu_plan import GpuPlan
 from megengine.plan.segmented_plan import SegmentedPlan
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.formats import native as files
+from megengine.traced_module.moving import home, moved
 from megengine.traced_module.sizes import counting, has_open_axes, specialised
 
 _KEPT = 16  # plans of one network with open axes
@@ -113,10 +114,10 @@ def compile(
     if not isinstance(threads, numbers.Integral) or threads < 1:
         raise OptionError(f"compile: threads is {shown(threads)}; expected an integer, at least 1")
     graph = lower(model).graph
-    name = normalize(device) if device is not None else next((n.spec.device for n in graph.inputs), "cpu0")
+    name = normalize(device) if device is not None else home(graph)
     if name.startswith("gpu"):
         return _on_gpu(graph, name)
-    return _planned(graph, partial(Plan, threads=threads, tune=tune))
+    return _planned(moved(graph, name), partial(Plan, threads=threads, tune=tune))
 
 
 def _on_gpu(graph: InternalGraph, device: str) -> AnyPlan:

@@ -23,12 +23,13 @@ from megengine.quantization.checks.forms import integer_form, require_integers
 from megengine.quantization.checks.simulate import simulate
 from megengine.quantization.ranges import Batch, Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
-from megengine.traced_module import TracedModule, interpret, lower
+from megengine.traced_module import TracedModule, interpret
 from megengine.traced_module.bodies import Body, bodies_of
 from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.sizes import note_counts, spec_at, specialised
+from megengine.traced_module.tracing.entry import on_processor
 
 Values = dict[str, np.ndarray]
 
@@ -158,7 +159,7 @@ def verify(
         QuantizationError: the network holds no integers.
     """
     source: Any = getattr(model, "integer_graph", model)
-    network = lower(source).graph
+    network = on_processor(source)
     remedies = "quantize_model(network, data)", "verify the model that quantize_model gives"
     require_integers(network, f"verify: network {network.name!r}", remedies)
     weights = frozenset(_real_weights(network)) if (form := integer_form(network)) == "weights" else frozenset()

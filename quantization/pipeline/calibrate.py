@@ -17,9 +17,10 @@ from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.device_counting import DeviceCounter
 from megengine.quantization.pipeline.spec import Known, Masked, Plain, Shared
 from megengine.quantization.ranges import Batch, Progress, TensorStatistics, stream
-from megengine.traced_module import TracedModule, lower
+from megengine.traced_module import TracedModule
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.tracing.entry import on_processor
 
 Look = Callable[[Batch, Mapping[str, np.ndarray]], None]
 
@@ -28,7 +29,7 @@ def prepared(model: TracedModule | InternalGraph) -> InternalGraph:
     """The float32 graph of a model, in its canonical form. Raises QuantizationError if it is quantized already."""
     if isinstance(model, TracedModule):
         require_float_modules(model)
-    source = lower(model).graph
+    source = on_processor(model)
     require_float(source)
     return canonicalize(source)
 

@@ -32,6 +32,7 @@ from megengine.quantization.ranges import (
 from megengine.traced_module import TracedModule
 from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.moving import home
 
 INTERVAL = 2.0  # seconds between two times at which statistics are kept
 Edges = dict[str, TensorStatistics]
@@ -57,7 +58,7 @@ def collect(
         data: inputs of the model; read once.
         workers: processes that run the network.
         seen: statistics of this network that are continued; samples that they have seen already are left out.
-        device: where the network runs, "gpu0"; the processor by default.
+        device: where the network runs, "gpu0"; where the model lies by default.
         keep: called with the statistics so far every few seconds, and when the data ends with an error.
         progress: called with (stage, done, total or None).
 
@@ -68,7 +69,7 @@ def collect(
     """
     if workers < 1:
         raise OptionError(f"workers: expected at least 1, got {workers}")
-    place = "cpu0" if device is None else normalize(device)
+    place = home(model) if device is None else normalize(device)
     if workers > 1 and on_gpu(place):
         raise OptionError(f"workers: expected 1 on {place}, got {workers}: the device computes many samples at a time")
     graph = prepared(model)

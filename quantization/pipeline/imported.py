@@ -6,7 +6,8 @@ from megengine.quantization.checks import integer_form
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.order import put_in_order
-from megengine.traced_module import InternalGraph, TracedModule, lower
+from megengine.traced_module import InternalGraph, TracedModule
+from megengine.traced_module.tracing.entry import on_processor
 
 
 @kinds_named
@@ -25,7 +26,7 @@ def integer_network(model: TracedModule | InternalGraph) -> TracedModule:
     Example:
         >>> fast = plan.compile(integer_network(onnx.load("quantized.onnx")))  # doctest: +SKIP
     """
-    graph = lower(model).graph
+    graph = on_processor(model)
     form = integer_form(graph)
     if form == "integer":
         put_in_order(graph)

@@ -11,8 +11,9 @@ from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.selection import hits, layers_of
 from megengine.quantization.pipeline.spec import Fixed, Plain, Shared
-from megengine.traced_module import TracedModule, lower
+from megengine.traced_module import TracedModule
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.tracing.entry import on_processor
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def preview(model: TracedModule | InternalGraph, config: QuantConfig | None = No
         (('rule', 'classifier=w4a8', ('classifier_matmul_out', 'classifier_add_out')),)
     """
     config = config or QuantConfig()
-    graph = canonicalize(lower(model).graph)
+    graph = canonicalize(on_processor(model))
     annotation, layers = annotate(graph, config), layers_of(graph)
     asked = [("rule", str(rule), rule.layers) for rule in config.layer_rules]
     asked += [("exclude", rule, rule) for rule in config.exclude] + [("include", rule, rule) for rule in config.include]

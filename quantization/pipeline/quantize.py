@@ -32,6 +32,7 @@ from megengine.quantization.pipeline.varied import has_few_bits, with_variety
 from megengine.quantization.ranges import Data, Progress, Statistics, TensorStatistics, as_samples, require_repeatable
 from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.moving import home, moved
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class QuantizedModel:
         qdq_graph: the same with explicit quantize / dequantize exprs.
         integer_graph: integer ops.
         stats: calibration statistics by edge; enough to quantize again with other settings.
+        device: where calls and `traced` compute; the graphs lie on the processor.
     """
 
     config: QuantConfig
@@ -55,10 +57,11 @@ class QuantizedModel:
     frozen: Frozen
     stats: dict[str, TensorStatistics]
     report: QuantReport
+    device: str = "cpu0"
 
     def traced(self) -> tm.TracedModule:
         """The integer graph as a traced module, for saving, drawing and plans."""
-        return tm.TracedModule.from_graph(self.integer_graph)
+        return tm.TracedModule.from_graph(moved(self.integer_graph, self.device))
 
     def exchange_graph(self) -> InternalGraph:
         """The QDQ graph in the form that other runtimes compute in integers (what QDQ export writes)."""
@@ -100,7 +103,8 @@ def quantize_model(
         statistics: what `collect` saw of the network; then inputs are needed only for `config.second_reading`.
         state: file that keeps the distillation after each pass over the data, or the reconstruction after each block
             (in a file beside it, with ".blocks", if there are both); an interrupted run goes on from it.
-        device: where the network runs for its statistics: "gpu0"; the processor by default, which runs all else.
+        device: where the network runs for its statistics: "gpu0"; where the model lies by default. The processor runs
+            all else.
         progress: called with (stage, done, total or None).
 
     Raises:
@@ -109,7 +113,7 @@ def quantize_model(
         OptionError: a setting is wrong, an exclude rule selects nothing, the state is of another run, or cannot be one.
     """
     config = config or QuantConfig()
-    place = None if device is None else normalize(device)
+    place = home(model) if device is None else normalize(device)
     kept = None if state is None else _checked(Path(state), config)
     if calibration is None and (statistics is None or config.second_reading):
         raise CalibrationError(
@@ -135,7 +139,8 @@ def quantize_model(
         changed += places
     if changed:
         stats = calibrate(graph, observe_all(graph, config), data, device=place, progress=progress)
-    return convert(graph, annotation, stats, config, data, judges=judges, state=kept, progress=progress)
+    made = convert(graph, annotation, stats, config, data, judges=judges, state=kept, progress=progress)
+    return replace(made, device=home(model))
 
 
 def _checked(state: Path, config: QuantConfig) -> Path:

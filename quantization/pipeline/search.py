@@ -31,10 +31,11 @@ from megengine.quantization.pipeline.search_latency import LatencyTable
 from megengine.quantization.pipeline.search_state import Budget, Point, SearchState
 from megengine.quantization.pipeline.selection import PRECISIONS, layers_of
 from megengine.quantization.ranges import Batch, Progress, as_samples
-from megengine.traced_module import TracedModule, lower
+from megengine.traced_module import TracedModule
 from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.tracing.entry import on_processor
 
 STEPS = 6  # networks on the way to a budget, by halving
 ROUNDS = 6  # networks until the time that a budget allows is used
@@ -122,7 +123,7 @@ class _Search:
     ) -> None:
         self.budget, self.config = budget, config
         self.table, self.file, self.output, self.progress = table, state, output, progress
-        self.graph = lower(model).graph
+        self.graph = on_processor(model)
         samples = list(as_samples(evaluation, self.graph))
         if not samples:
             raise CalibrationError("search: no sample to judge by; give evaluation samples")

@@ -9,12 +9,13 @@ from megengine.core.errors import OptionError, QuantizationError, nearest
 from megengine.dispatch.refusal import kinds_named
 from megengine.kernels.half_conversion import HALVES
 from megengine.quantization.checks import require_float, require_float_modules
-from megengine.traced_module import TracedModule, lower
+from megengine.traced_module import TracedModule
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import run_passes
 from megengine.traced_module.passes.activations import name_activations
 from megengine.traced_module.passes.retyping import FLOAT32, retype
+from megengine.traced_module.tracing.entry import on_processor
 
 HALF_NAMES = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16": "float16"}
 
@@ -45,7 +46,7 @@ def to_half(model: TracedModule | InternalGraph, dtype: Any = "bfloat16", *, flo
         raise OptionError(f"to_half: dtype is {wanted}; expected bfloat16 or float16")
     if isinstance(model, TracedModule):
         require_float_modules(model)
-    graph = lower(model).graph
+    graph = on_processor(model)
     require_float(graph)
     name_activations(graph)  # their constants are no longer known when they are rounded or folded
     run_passes(graph)

@@ -24,6 +24,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier, written_name
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.primitives import IN_ANOTHER, assign, give_name, is_among, link, unlink
+from megengine.traced_module.moving import home
 from megengine.traced_module.sizes import free_count
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -58,7 +59,7 @@ def constant(
     after: Expr | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> TensorNode:
-    value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value))
+    value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value), device=home(graph))
     if storage_of(value.dtype).kind in "OUSmM":
         raise GraphError(f"constant: {name!r} has elements of {value.dtype}; expected numbers")
     with graph.journal.transaction("constant"):

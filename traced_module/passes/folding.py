@@ -84,8 +84,9 @@ def _with_map(layer: Any, affine: tuple[Any, Any], *, in_front: bool = False) ->
     weight, bias = absorbed(layer.weight.numpy(), bias, affine, **settings, fast=True)
     mapped = object.__new__(type(layer))
     mapped.__dict__.update(object.__getattribute__(layer, "__dict__"))
-    mapped.weight = Parameter._wrap(weight)
-    mapped.bias = Parameter._wrap(bias if kind is M.Linear else bias.reshape(1, -1, 1, 1))
+    mapped.weight = Parameter._wrap(weight, device=layer.weight.spec.device)
+    bias = bias if kind is M.Linear else bias.reshape(1, -1, 1, 1)
+    mapped.bias = Parameter._wrap(bias, device=layer.weight.spec.device)
     return mapped
 
 
@@ -156,4 +157,5 @@ def affine_layer(
     )
     dtype = storage_of(weights[0].dtype)
     before = (shift / scale if side == "in" else shift).reshape(-1, *[1] * (ndim - 1 - axis)).astype(dtype)
-    return tuple(Tensor._wrap(np.ascontiguousarray(v)) for v in (*folded, before))
+    place = weights[0].spec.device
+    return tuple(Tensor._wrap(np.ascontiguousarray(v), device=place) for v in (*folded, before))

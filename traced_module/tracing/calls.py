@@ -114,7 +114,8 @@ def shape_value(node: Node) -> Tensor | None:
     values: dict[int, Tensor] = {}
     for expr in _shape_arithmetic(node):
         if isinstance(expr, Apply):
-            leaves = [Tensor._wrap(np.array(expr.inputs[0].spec.shape, np.int32))]
+            spec = expr.inputs[0].spec
+            leaves = [Tensor._wrap(np.array(spec.shape, np.int32), device=spec.device)]
         else:
             leaves, _ = result_leaves(run_call(expr, [values[id(n)] for n in expr.inputs]), expr)
         values.update((id(n), leaf) for n, leaf in zip(expr.outputs, leaves, strict=True))

@@ -12,6 +12,7 @@ from megengine.core import hooks
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Interposer, Op, apply, infer
 from megengine.dispatch.apply import no_interposers
+from megengine.kernels.cuda.placing import placed
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import SHAPE_OF
 
@@ -91,8 +92,8 @@ class Deferring(Interposer):
         specs_or_spec = infer(op, [t.spec for t in tensors], attrs)
         specs = (specs_or_spec,) if isinstance(specs_or_spec, TensorSpec) else specs_or_spec
         if op.name == SHAPE_OF:  # known from the spec
-            shape = np.array(tensors[0].spec.shape, np.int32)
-            return Tensor._deferred(specs[0], lambda: shape)
+            shape, device = np.array(tensors[0].spec.shape, np.int32), specs[0].device
+            return Tensor._deferred(specs[0], lambda: placed(shape, device))
         if op.counts:  # lengths that values tell
             with no_interposers():
                 return apply(op, *[Tensor._of_spec(t._storage(), t.spec) for t in tensors], **attrs)

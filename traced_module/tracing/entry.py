@@ -17,6 +17,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.ir.functions import wrapped_functions
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.primitives import number
+from megengine.traced_module.moving import moved
 from megengine.traced_module.nesting import nests
 from megengine.traced_module.tm_config import SETTINGS
 from megengine.traced_module.traced import TracedModule
@@ -81,6 +82,11 @@ def lower(traced: TracedModule | InternalGraph) -> TracedModule:
     if not isinstance(graph, InternalGraph):
         raise GraphError(f"lower: got {type(traced).__name__}; expected a TracedModule; trace the module first")
     return TracedModule(record_graph(graph) if graph.of_calls else graph.clone())
+
+
+def on_processor(model: TracedModule | InternalGraph) -> InternalGraph:
+    """An independent copy at op level whose values lie on the processor, where passes compute with NumPy."""
+    return moved(lower(model).graph, "cpu0")
 
 
 def wrap(func: Any) -> Any:

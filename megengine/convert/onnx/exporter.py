@@ -30,7 +30,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import END_NAMES
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.sizes import counting
-from megengine.traced_module.tracing.entry import lower
+from megengine.traced_module.tracing.entry import on_processor
 
 if TYPE_CHECKING:
     import onnx
@@ -69,7 +69,7 @@ def export_qdq(model: Any, path: str | Path, *, opset: int | None = None) -> Non
 
 def to_model(model: Any, *, opset: int | None = None) -> "onnx.ModelProto":
     """The ONNX model of an op-level graph, checked by ONNX's own checker."""
-    newest, graph = newest_opset(), lower(model).graph
+    newest, graph = newest_opset(), on_processor(model)
     if opset is not None and not OLDEST <= opset <= newest:
         raise OptionError(f"ONNX export: opset {opset}; expected {OLDEST} to {newest}")
     if opset is not None:
