@@ -10,6 +10,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.primitives import assign
 
 
 def move(graph: InternalGraph, device: str) -> None:
@@ -17,8 +18,8 @@ def move(graph: InternalGraph, device: str) -> None:
     for expr in graph.exprs(recursive=False):
         if isinstance(expr, Constant) and expr.value.device != device:
             expr._value = Tensor(expr.value, device=device)  # clones share the tensor
-        elif isinstance(expr, Apply) and "device" in expr._attrs:  # a copy that forward makes
-            expr._attrs = MappingProxyType({**expr._attrs, "device": device})
+        elif isinstance(expr, Apply) and "device" in expr.attrs:  # a copy that forward makes
+            assign(graph, expr, "_attrs", MappingProxyType({**expr.attrs, "device": device}))
     for node in graph.nodes(recursive=False):
         if isinstance(node, TensorNode) and node.spec is not None:
             node._spec = replace(node.spec, device=device)

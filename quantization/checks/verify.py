@@ -26,6 +26,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, interpret
 from megengine.traced_module.bodies import Body, bodies_of
 from megengine.traced_module.editing.expressions import set_outputs
+from megengine.traced_module.elsewhere import Elsewhere
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.sizes import note_counts, spec_at, specialised
@@ -164,7 +165,7 @@ def verify(
     require_integers(network, f"verify: network {network.name!r}", remedies)
     weights = frozenset(_real_weights(network)) if (form := integer_form(network)) == "weights" else frozenset()
     plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(network, n, weights) for n in threads}
-    placed = {f"eager, {device}": _DeviceRun(network, normalize(device)) for device in devices}
+    placed = {f"eager, {device}": Elsewhere(network, normalize(device)) for device in devices}
     differences = {name: Difference(name) for name in ("eager", *placed, *plans)}
     float_steps: dict[str, float] = {}
     done, results = 0, 0.0
@@ -188,10 +189,10 @@ def verify(
 
 def _compare_runs(
     graph: InternalGraph, batch: int, arrays: Batch, wanted: Values, plans: Mapping[str, "_PlanRun"],
-    placed: Mapping[str, "_DeviceRun"], weights: Collection[str],
+    placed: Mapping[str, Elsewhere], weights: Collection[str],
 ) -> Iterator[tuple[str, tuple[Difference, float]]]:  # fmt: skip
     """For the eager runs and each plan, its difference from the specification, and how far float results are away."""
-    runs = {"eager": eager(graph, arrays), **{name: run.values(graph, arrays) for name, run in placed.items()}}
+    runs = {"eager": eager(graph, arrays), **{name: _values_of(run, graph, arrays) for name, run in placed.items()}}
     runs |= {name: plan.values(arrays) for name, plan in plans.items()}
     for name, got in runs.items():
         if weights:
@@ -314,29 +315,11 @@ def _join(first: Difference, then: Difference) -> Difference:
     return Difference(first.run, largest, first.values + then.values, first.node, first.op, first.module, first.batch)
 
 
-class _DeviceRun:
-    """The eager run on another device, to which the constants of the network are copied once."""
-
-    def __init__(self, network: InternalGraph, device: str) -> None:
-        self.device = device
-        self.constants = {
-            expr.outputs[0].name: Tensor(expr.value, device=device)
-            for expr in network.exprs()
-            if isinstance(expr, Constant)
-        }
-
-    def values(self, graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
-        """Every value of the graph, by node name."""
-        values: Values = {}
-
-        def keep(node: Any, value: Tensor) -> Tensor:
-            placed = self.constants[node.name] if isinstance(node.expr, Constant) else value
-            values[node.name] = placed.numpy()
-            return placed
-
-        tensors = [Tensor(t, device=self.device) for t in as_tensors(inputs, graph)]
-        interpret(graph, tensors, on_value=keep)
-        return values
+def _values_of(run: Elsewhere, graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
+    """Every value of the graph on another device, by node name."""
+    values: Values = {}
+    run.run(graph, inputs, lambda node, value: values.update({node.name: value.numpy()}))
+    return values
 
 
 class _PlanRun:

@@ -12,9 +12,7 @@ from megengine.core.errors import MegEngineError
 from megengine.kernels import cuda
 from megengine.quantization.ranges import Batch, TensorStatistics
 from megengine.tensor import Tensor
-from megengine.traced_module import interpret
-from megengine.traced_module.interpret import as_tensors
-from megengine.traced_module.ir.expr import Constant
+from megengine.traced_module.elsewhere import Elsewhere
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.opening.resizing import at_batch
 from megengine.traced_module.sizes import has_open_axes
@@ -31,10 +29,8 @@ class DeviceCounter:
     """
 
     def __init__(self, graph: InternalGraph, edges: dict[str, TensorStatistics], samples: int, device: str) -> None:
-        self.graph, self.edges, self.samples, self.device = graph, edges, samples, device
-        self.constants = {
-            e.outputs[0].name: Tensor(e.value, device=device) for e in graph.exprs() if isinstance(e, Constant)
-        }
+        self.graph, self.edges, self.samples = graph, edges, samples
+        self.there = Elsewhere(graph, device)
         self.together = 1 if samples > 1 or has_open_axes(graph) else TOGETHER
         self.graphs: dict[int, InternalGraph | None] = {1: graph}  # by the number of samples; None where there is none
         self.waiting: list[Batch] = []
@@ -74,19 +70,7 @@ class DeviceCounter:
         return graph
 
     def _results(self, graph: InternalGraph, arrays: Batch) -> list[np.ndarray]:
-        return [y.numpy().astype(np.float64) for y in self._run(graph, arrays, lambda node, value: None)]
-
-    def _run(self, graph: InternalGraph, arrays: Batch, seen: Any) -> list[Tensor]:
-        """The results of a graph, whose values `seen(node, value)` sees."""
-
-        def look(node: Any, value: Tensor) -> Tensor:
-            if isinstance(node.expr, Constant):
-                value = self.constants[node.name] if node.name in self.constants else Tensor(value, device=self.device)
-            seen(node, value)
-            return value
-
-        tensors = [Tensor(t, device=self.device) for t in as_tensors(arrays, graph)]
-        return interpret(graph, tensors, on_value=look)
+        return [y.numpy().astype(np.float64) for y in self.there.run(graph, arrays, None)]
 
     def _count_all(self, graph: InternalGraph, arrays: Batch, samples: int) -> None:
         """Run a graph on samples and count the values of its edges."""
@@ -95,7 +79,7 @@ class DeviceCounter:
             if node.name in self.edges:
                 self._count(self.edges[node.name], value, samples)
 
-        self._run(graph, arrays, seen)
+        self.there.run(graph, arrays, seen)
 
     def _count(self, seen: TensorStatistics, value: Tensor, samples: int) -> None:
         x = value._storage()

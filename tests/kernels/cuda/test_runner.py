@@ -26,6 +26,6 @@ def test_a_part_is_counted(tmp_path):
 
 
 def test_a_part_that_takes_too_long_says_what_it_has_seen(tmp_path):
-    code, parts = report(tmp_path, "contract", "--processes", "1", "--limit", "12")
-    assert code == 1 and parts["contract"]["exit"] == "ended after 12 s"
+    code, parts = report(tmp_path, "contract", "--processes", "1", "--limit", "4")
+    assert code == 1 and parts["contract"]["exit"] == "ended after 4 s"
     assert parts["contract"]["failed"] == 0 and parts["contract"]["seconds"] < 30
