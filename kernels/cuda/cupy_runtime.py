@@ -116,6 +116,7 @@ class CupyRuntime(Runtime):
         self._peak_reserved = 0
         self._kept: dict[int, Any] | None = None  # while launches are recorded: memory from outside that they name
         self._own: set[int] = set()  # addresses of the memory of the recording
+        self._tables: Any = None  # the pool of its arrays that lie apart
 
     def _select(self) -> None:
         if self._alone:
@@ -143,6 +144,12 @@ class CupyRuntime(Runtime):
         except self._cupy.cuda.memory.OutOfMemoryError as exc:
             raise DeviceError(self._no_room(size)) from exc
         return DeviceArray(self, _core.CudaMemory(self._held, pointer, size), pointer.ptr, shape, dtype)
+
+    def apart(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
+        with self._cupy.cuda.using_allocator(self._tables.malloc):
+            made = self.empty(shape, dtype)
+        self._own.add(made.address)
+        return made
 
     def _no_room(self, size: int) -> str:
         have = self.memory()
@@ -172,6 +179,8 @@ class CupyRuntime(Runtime):
 
     def copy_within(self, array: DeviceArray, source: DeviceArray) -> None:
         self._select()
+        if self._kept is not None:
+            self.name_memory((array, source))
         stream = self._cupy.cuda.get_current_stream()
         self._cupy.cuda.runtime.memcpyAsync(array.address, source.address, source.nbytes, 3, stream.ptr)
 
@@ -240,7 +249,7 @@ class CupyRuntime(Runtime):
             return None
         self._select()
         cuda = self._cupy.cuda
-        pool, stream = cuda.MemoryPool(), cuda.Stream(non_blocking=True)
+        pool, tables, stream = cuda.MemoryPool(), cuda.MemoryPool(), cuda.Stream(non_blocking=True)
         own: set[int] = set()
         kept: dict[int, Any] = {}
 
@@ -258,7 +267,7 @@ class CupyRuntime(Runtime):
                 elif "libraries" in self.__dict__:
                     self.libraries.meet_stream()  # they ask the driver about a new stream
                 with self._filled_later() as late:
-                    self._kept, self._own = kept, own
+                    self._kept, self._own, self._tables = kept, own, tables
                     stream.begin_capture()
                     try:
                         outputs = work()
@@ -270,7 +279,7 @@ class CupyRuntime(Runtime):
                         _end_capture(stream)
         for one in late:
             self.copy_in(one.array, one.values)
-        made = _Graph(self, graph, outputs, refusals, [*kept.values(), pool, stream])
+        made = _Graph(self, graph, outputs, refusals, [*kept.values(), tables, pool, stream])
         made.late, made.named = late, frozenset(kept)
         return made
 

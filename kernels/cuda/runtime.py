@@ -100,6 +100,10 @@ class Runtime:
         """A dense array without values. Raises DeviceError where memory does not suffice."""
         raise NotImplementedError
 
+    def apart(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
+        """An array in memory that no other array of the recording has, before or after: replays leave its values."""
+        return self.empty(shape, dtype)
+
     def copy_in(self, array: DeviceArray, source: np.ndarray) -> None:
         """Write the values of a dense array of main memory."""
         raise NotImplementedError
@@ -207,7 +211,7 @@ class Runtime:
         """An array that is filled when the launches are recorded (`Late`); None where this thread records none."""
         if self._late is None or self._recorder != threading.get_ident():
             return None
-        out = self.empty(values.shape, values.dtype)
+        out = self.apart(values.shape, values.dtype)
         if out.size:
             self._late.append(Late(out, values.copy(), **how))
         return out

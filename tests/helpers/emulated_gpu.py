@@ -114,9 +114,14 @@ class _Room:
         self.map = mmap.mmap(-1, body + _PAGE)
         self._anchor = ctypes.c_char.from_buffer(self.map)
         base = ctypes.addressof(self._anchor)
-        self.address = base + body - -(-size // 16) * 16
+        self._end = base + body
+        self.address = self.ends_at(size)
         ctypes.memset(base, 0xFF, body)
         _LIBC.mprotect(ctypes.c_void_p(base + body), ctypes.c_size_t(_PAGE), 0)
+
+    def ends_at(self, size: int) -> int:
+        """The address of so many bytes, in as many pages, that end where the memory does."""
+        return self._end - -(-size // 16) * 16
 
 
 class EmulatedGpu(runtimes.Runtime):

@@ -1,5 +1,6 @@
 """An emulated GPU that records launches and replays them, as CUDA graphs do."""
 
+import weakref
 from functools import partial
 
 from emulated_gpu import EmulatedGpu
@@ -7,6 +8,21 @@ from emulated_gpu import EmulatedGpu
 from megengine.core.errors import DeviceError
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.runtime import Recording
+
+
+class _Lease:
+    """Memory of a recording that a later array of the recording gets when nothing holds it, as from a pool."""
+
+    def __init__(self, room, free):
+        self.room = room
+        weakref.finalize(self, free.append, room)
+
+
+def _recorded(value):
+    """An argument as a launch keeps it: an address, which does not keep a pool from giving the memory again."""
+    if isinstance(value, DeviceArray) and isinstance(value.owner, _Lease):
+        return DeviceArray(value.runtime, value.owner.room, value.address, value.shape, value.dtype)
+    return tuple(map(_recorded, value)) if isinstance(value, tuple) else value
 
 
 class Tape(Recording):
@@ -31,7 +47,21 @@ class RecordingGpu(EmulatedGpu):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.tape = None
-        self._named = {}
+        self._named, self._free = {}, {}
+
+    def empty(self, shape, dtype) -> DeviceArray:
+        """Memory that an earlier array of the recording had comes first: all launches write it again, in order."""
+        if self.tape is None:
+            return super().empty(shape, dtype)
+        made = self.apart(shape, dtype)
+        if made.owner is not None:
+            free = self._free.setdefault(-(-made.nbytes // 512), [])
+            lease = _Lease(free.pop() if free else made.owner, free)
+            made = DeviceArray(self, lease, lease.room.ends_at(made.nbytes), made.shape, made.dtype)
+        return made
+
+    def apart(self, shape, dtype) -> DeviceArray:
+        return super().empty(shape, dtype)
 
     def record(self, work, *, ready=False):
         with self.refusals_apart() as refusals:
@@ -39,7 +69,7 @@ class RecordingGpu(EmulatedGpu):
                 work()
                 self.synchronize()
             with self._filled_later() as late:
-                self.tape, self._named = [], {}
+                self.tape, self._named, self._free = [], {}, {}
                 actions = self.tape
                 try:
                     outputs = work()
@@ -56,7 +86,7 @@ class RecordingGpu(EmulatedGpu):
         if self.tape is None:
             action(*arguments)
         else:
-            self.tape.append(partial(action, *arguments))
+            self.tape.append(partial(action, *map(_recorded, arguments)))
 
     def _refuse(self) -> None:
         if self.tape is not None:
@@ -64,7 +94,7 @@ class RecordingGpu(EmulatedGpu):
 
     def name_memory(self, arrays) -> None:
         for one in arrays if self.tape is not None else ():
-            if isinstance(one, DeviceArray) and one.owner is not None:
+            if isinstance(one, DeviceArray) and one.owner is not None and not isinstance(one.owner, _Lease):
                 self._named[id(one.owner)] = one.owner
 
     def start(self, program, kernel, grid, block, arguments, shared) -> None:
@@ -75,6 +105,7 @@ class RecordingGpu(EmulatedGpu):
         self._do(super().clear, array)
 
     def copy_within(self, array, source) -> None:
+        self.name_memory((array, source))
         self._do(super().copy_within, array, source)
 
     def copy_in(self, array, source) -> None:
