@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import numpy as np
+from typing import Any
 
 from megengine.tensor import Tensor
-from megengine.traced_module.interpret import as_tensors, interpret
+from megengine.traced_module.interpret import interpret
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -22,9 +21,9 @@ class Elsewhere:
         self._constants = {e.outputs[0].name: Tensor(e.value, device=device) for e in constants}
 
     def run(
-        self, graph: InternalGraph, arrays: Sequence[np.ndarray], seen: Callable[[TensorNode, Tensor], None] | None
+        self, graph: InternalGraph, arrays: Sequence[Any], seen: Callable[[TensorNode, Tensor], None] | None
     ) -> list[Tensor]:
-        """The results for arrays as values are stored; `seen(node, value)` sees every value."""
+        """The results for arrays as values are stored, here or there; `seen(node, value)` sees every value."""
 
         def there(node: TensorNode, value: Tensor) -> Tensor:
             if value.spec.device != self.device:  # a constant, or what a copy that forward makes gives
@@ -34,5 +33,6 @@ class Elsewhere:
                 seen(node, value)
             return value
 
-        tensors = [Tensor(t, device=self.device) for t in as_tensors(arrays, graph)]
+        inputs = zip(arrays, graph.inputs, strict=True)
+        tensors = [Tensor._wrap(a, node.spec.dtype, self.device) for a, node in inputs]
         return interpret(graph, tensors, on_value=there)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import math
@@ -21,6 +22,7 @@ from megengine.kernels.cuda.sources import Program
 
 OLDEST = 75  # sm_75, Turing: the oldest that CUDA 13 compiles for
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+_STAGED = 2  # copies to the device that are under way
 _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permission
 
 
@@ -117,6 +119,7 @@ class CupyRuntime(Runtime):
         self._kept: dict[int, Any] | None = None  # while launches are recorded: memory from outside that they name
         self._own: set[int] = set()  # addresses of the memory of the recording
         self._tables: Any = None  # the pool of its arrays that lie apart
+        self._staged: collections.deque[tuple[Any, Any]] = collections.deque()  # events, and memory until they are met
 
     def _select(self) -> None:
         if self._alone:
@@ -176,6 +179,38 @@ class CupyRuntime(Runtime):
         stream = self._cupy.cuda.get_current_stream()
         self._cupy.cuda.runtime.memcpyAsync(target.ctypes.data, array.address, target.nbytes, 2, stream.ptr)
         stream.synchronize()
+
+    def upload_parts(self, parts: Sequence[np.ndarray]) -> DeviceArray:
+        size = sum(map(len, parts))
+        out = self.empty((size, *parts[0].shape[1:]), parts[0].dtype)
+        if not out.size or self._recorder or self.synchronous:
+            return super().upload_parts(parts)
+        while len(self._staged) >= _STAGED:
+            self._staged.popleft()[0].synchronize()
+        memory = self._cupy.cuda.alloc_pinned_memory(out.nbytes)
+        whole = np.frombuffer(memory, out.dtype, out.size).reshape(out.shape)
+        np.concatenate(parts, out=whole)
+        stream, met = self._cupy.cuda.get_current_stream(), self._cupy.cuda.Event(disable_timing=True)
+        self._cupy.cuda.runtime.memcpyAsync(out.address, whole.ctypes.data, whole.nbytes, 1, stream.ptr)
+        met.record(stream)
+        self._staged.append((met, memory))
+        return out
+
+    def download_later(self, array: DeviceArray) -> Callable[[], np.ndarray]:
+        if not array.size or self._recorder or self.synchronous:
+            return super().download_later(array)
+        self._select()
+        memory = self._cupy.cuda.alloc_pinned_memory(array.nbytes)
+        values = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
+        stream, met = self._cupy.cuda.get_current_stream(), self._cupy.cuda.Event(disable_timing=True)
+        self._cupy.cuda.runtime.memcpyAsync(values.ctypes.data, array.address, array.nbytes, 2, stream.ptr)
+        met.record(stream)
+
+        def arrived() -> np.ndarray:
+            met.synchronize()
+            return values.copy()  # what is pinned is used again
+
+        return arrived
 
     def copy_within(self, array: DeviceArray, source: DeviceArray) -> None:
         self._select()

@@ -267,6 +267,18 @@ class Runtime:
             self._raise_refused()
         return out
 
+    def upload_parts(self, parts: Sequence[np.ndarray]) -> DeviceArray:
+        """Arrays of one dtype behind each other along axis 0. Nothing waits where that can be helped."""
+        return self.upload(parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+    def download_later(self, array: DeviceArray) -> Callable[[], np.ndarray]:
+        """Begin to copy to main memory: the result waits for the copy, not for later launches, and gives the values.
+
+        What a kernel refused is raised by `synchronize`.
+        """
+        values = self.download(array)
+        return lambda: values
+
     def synchronize(self) -> None:
         """Wait for all launches. Raises what a kernel refused."""
         if self._recorder:

@@ -38,6 +38,12 @@ class SampleExtrema:
         if len(self._new) >= KEPT:
             self.last()
 
+    def extend(self, ends: np.ndarray) -> None:
+        """Take the ends of samples, float32 [n, 2]."""
+        self._new += map(tuple, ends.tolist())
+        if len(self._new) >= KEPT:
+            self.last()
+
     def merge(self, other: SampleExtrema) -> None:
         """Take the samples of another."""
         self._new += [(float(lo), float(hi)) for lo, hi in other.last()]
@@ -116,10 +122,14 @@ class ExactMean:
         """Take the vectors of another."""
         theirs = other.settled()
         if theirs is not None:
-            mine = self.settled()
-            self.parts = theirs.copy() if mine is None else mine + theirs
-            self.count += other.count
-            self.settled()
+            self.join(theirs, other.count)
+
+    def join(self, parts: np.ndarray, count: int) -> None:
+        """Take the parts of so many vectors, below 2**62 each."""
+        mine = self.settled()
+        self.parts = parts.copy() if mine is None else mine + parts
+        self.count += count
+        self.settled()
 
     def settled(self) -> np.ndarray | None:
         """The parts with all vectors and all carries; None before the first vector."""

@@ -165,9 +165,12 @@ class TensorStatistics:
         sums = np.zeros(x.shape[axis] if self.averaged and axis is not None else 0)
         if (by_channel := counting.extrema(x, axis, sums)) is None:
             raise self.refusal(x)
-        means = (sums / (x.size // sums.size)).astype(np.float32)[None] if sums.size else None
         lo, hi = by_channel
-        self.add(x.size, lo[None], hi[None], means, axis, partial(counting.count, x))
+        ends = np.array([[lo.min(), hi.max()]])
+        self.add(x.size, ends, None if axis is None else by_channel)
+        self.histogram.add(float(ends[0, 0]), float(ends[0, 1]), partial(counting.count, x))
+        if sums.size:
+            self.means.update((sums / (x.size // sums.size)).astype(np.float32)[None])
 
     def axis_of(self, ndim: int) -> int | None:
         """The axis of channels of values with so many axes; None where they have none."""
@@ -182,23 +185,17 @@ class TensorStatistics:
             "values. Check the calibration data and the float model's weights"
         )
 
-    def add(
-        self, size: int, lo: np.ndarray, hi: np.ndarray, means: np.ndarray | None, axis: int | None, count: Count
-    ) -> None:
-        """Take samples that were measured: float32 [samples, channels] of finite extrema, and of means if `averaged`.
+    def add(self, size: int, ends: np.ndarray, by_channel: tuple[np.ndarray, np.ndarray] | None) -> None:
+        """Take the extrema of samples of `size` values in all, float32: `ends` [samples, 2], and those of channels.
 
-        `size` is the number of values of all, `count(exponent, first, counts)` adds them to the bins of a histogram.
+        All are finite. The histogram and the means are for the caller to add to.
         """
-        if axis is not None:
-            self._join_channels(lo.min(axis=0), hi.max(axis=0))
+        if by_channel is not None:
+            self._join_channels(*by_channel)
         self.count += size
-        for low, high in zip(lo.min(axis=1), hi.max(axis=1), strict=True):
-            self.samples.update(float(low), float(high))
-        smallest, largest = float(lo.min()), float(hi.max())
+        self.samples.extend(ends)
+        smallest, largest = float(ends[:, 0].min()), float(ends[:, 1].max())
         self.minimum, self.maximum = min(self.minimum, smallest), max(self.maximum, largest)
-        self.histogram.add(smallest, largest, count)
-        if means is not None:
-            self.means.update(means)
 
     def _join_channels(self, lo: np.ndarray, hi: np.ndarray) -> None:
         if self.channel_minimum is None or self.channel_maximum is None:

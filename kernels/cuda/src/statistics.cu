@@ -49,16 +49,98 @@ KERNEL_BOUNDS(columns, 256, const float* x, float* lo, float* hi, double* sums, 
     }
 }
 
-// Adds the finite values of x to `bins` counts of bins of width 1 / factor, of which bin `first` is counted first.
-KERNEL_BOUNDS(count, 256, const float* x, int* counts, double factor, int first, int bins, i64 n) {
+// Carries what exceeds 32 bits of the parts of an exact sum, the lowest first, `step` apart.
+COC_FN void carry(i64* parts, i64 step) {
+    for (int i = 0; i < 8; i++) {
+        const i64 over = parts[i * step] >> 32;
+        parts[i * step] -= over << 32;
+        parts[(i + 1) * step] += over;
+    }
+}
+
+// Of ends and sums [samples, channels]: the ends of samples, [samples, 2], by one block each; then, by one thread each, the
+// ends of channels, and the sum of the samples' means of `places` values, rounded to float32: 288 bits, parts [9, channels].
+KERNEL_BOUNDS(join, 256, const float* lo, const float* hi, const double* sums, double places, float* ends, float* lows,
+              float* highs, i64* parts, i64 samples, i64 channels) {
+    SHARED(float, low, 256);
+    SHARED(float, high, 256);
+    const int t = threadIdx.x;
+    Span s = nothing();
+    if (blockIdx.x < samples) {
+        const i64 row = blockIdx.x * channels;
+        for (i64 c = t; c < channels; c += 256) take(s, lo[row + c]), take(s, hi[row + c]);
+        low[t] = s.lo, high[t] = s.hi;
+        for (int half = 128; half; half /= 2) {
+            __syncthreads();
+            if (t >= half) continue;
+            const float l = low[t + half], h = high[t + half];
+            low[t] = l < low[t] || l != l ? l : (float)low[t];
+            high[t] = h > high[t] || h != h ? h : (float)high[t];
+        }
+        if (t == 0) ends[2 * blockIdx.x] = low[0] + 0.0f, ends[2 * blockIdx.x + 1] = high[0] + 0.0f;
+        return;
+    }
+    const i64 channel = (i64)(blockIdx.x - samples) * 256 + t;
+    if (channel >= channels) return;
+    for (i64 sample = 0; sample < samples; sample++) {
+        const i64 at = sample * channels + channel;
+        take(s, lo[at]), take(s, hi[at]);
+        if (!parts) continue;
+        const unsigned bits = __float_as_uint((float)(sums[at] / places)), exponent = bits >> 23 & 255;
+        if (exponent == 255) continue;  // refused by its end
+        const int place = exponent ? exponent - 1 : 0;
+        const i64 whole = (i64)((bits & 0x7fffff) | (exponent ? 0x800000 : 0)) << (place % 32);
+        parts[place / 32 * channels + channel] += bits >> 31 ? -whole : whole;
+        if (sample % 128 == 127) carry(parts + channel, channels);  // as many numbers of 55 bits fit into 64
+    }
+    lows[channel] = s.lo + 0.0f, highs[channel] = s.hi + 0.0f;
+}
+
+// Counts x in at most `most` bins of the least width 2**exponent that covers its ends, [samples, 2], and leaves bin numbers
+// of 24 bits. used: exponent, first bin, number of bins; no bin where an end is not finite.
+KERNEL_BOUNDS(count_all, 256, const float* x, const float* ends, int* used, int* counts, int most, i64 samples, i64 n) {
+    SHARED(float, low, 256);
+    SHARED(float, high, 256);
+    SHARED(int, found, 3);
     SHARED(int, own, 4096);
-    for (int i = threadIdx.x; i < bins; i += 256) own[i] = 0;
+    const int t = threadIdx.x;
+    Span s = nothing();
+    for (i64 i = t; i < samples; i += 256) take(s, ends[2 * i]), take(s, ends[2 * i + 1]);
+    low[t] = s.lo, high[t] = s.hi;
+    for (int half = 128; half; half /= 2) {
+        __syncthreads();
+        if (t >= half) continue;
+        const float l = low[t + half], h = high[t + half];
+        low[t] = l < low[t] || l != l ? l : (float)low[t];
+        high[t] = h > high[t] || h != h ? h : (float)high[t];
+    }
+    if (t == 0) {
+        const double lo = low[0], hi = high[0], reach = fmax(fabs(lo), fabs(hi));
+        const int biased = (int)(__float_as_uint((float)reach) >> 23 & 255);
+        int exponent = reach == 0.0 ? -24 : biased > 25 ? biased - 150 : -125, bins = 0;
+        double first = 0.0;
+        while (lo - lo == 0.0 && hi - hi == 0.0) {
+            const double factor = ldexp(1.0, -exponent);
+            first = floor(lo * factor);
+            const double more = floor(hi * factor) - first;
+            if (more < most) {
+                bins = (int)more + 1;
+                break;
+            }
+            exponent++;
+        }
+        found[0] = exponent, found[1] = (int)first, found[2] = bins;
+        if (blockIdx.x == 0) used[0] = exponent, used[1] = (int)first, used[2] = bins;
+    }
+    for (int i = t; i < most; i += 256) own[i] = 0;
     __syncthreads();
-    FOR_EACH(i, n) {
-        const int bin = (int)floor((double)x[i] * factor) - first;
+    const float factor = (float)ldexp(1.0, -found[0]);  // as on the processor, where tiny products are zero
+    const int first = found[1], bins = found[2];
+    FOR_EACH(i, bins ? n : 0) {
+        const int bin = (int)floorf(x[i] * factor) - first;
         if (bin >= 0 && bin < bins) atomicAdd(&own[bin], 1);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < bins; i += 256)
+    for (int i = t; i < bins; i += 256)
         if (const int seen = own[i]) atomicAdd(counts + i, seen);
 }

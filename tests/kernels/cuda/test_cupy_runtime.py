@@ -1,6 +1,7 @@
 """The runtime of a GPU with a stand-in for CuPy: counted memory, functions, errors that say what is missing."""
 
 import contextlib
+import ctypes
 import os
 import re
 import sys
@@ -49,13 +50,19 @@ class Stand:
             runtime=runtime, driver=driver, alloc=self.alloc, get_current_stream=lambda: stream,
             memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
             Device=lambda _: SimpleNamespace(compute_capability=capability),
-            function=SimpleNamespace(Module=self.module),
+            function=SimpleNamespace(Module=self.module), alloc_pinned_memory=bytearray, Event=self.event,
         )  # fmt: skip
+        self.met = []  # numbers of events that were waited for
+        self.events = 0
 
     def alloc(self, size):
         if size > self.left:
             raise OutOfMemoryError
         return SimpleNamespace(ptr=4096)
+
+    def event(self, disable_timing):
+        number, self.events = self.events, self.events + 1
+        return SimpleNamespace(record=lambda stream: None, synchronize=lambda: self.met.append(number))
 
     def module(self):
         return SimpleNamespace(load=self.loaded.append, get_function=lambda name: SimpleNamespace(ptr=len(name)))
@@ -98,6 +105,27 @@ def test_functions_are_loaded_once_and_granted_shared_memory_once(made):
     assert {launch[:3] for launch in launches} == {(4, (2,), (32, 2))} and {launch[4] for launch in launches} == {7}
     runtime.launch(fill, "fill", 0, 32, ())
     assert len(launches) == 5  # an empty grid is no launch
+
+
+def test_copies_by_way_of_pinned_memory_wait_for_the_one_before_the_last(made):
+    runtime, stand, _ = made()
+    parts, copied = [np.full((1, 2), i, np.float32) for i in range(3)], []
+    stand.cuda.runtime.memcpyAsync = lambda to, at, size, kind, stream: copied.append(
+        np.frombuffer((ctypes.c_char * size).from_address(at), np.float32).tolist()
+    )
+    for _ in range(4):
+        assert runtime.upload_parts(parts).shape == (3, 2)
+    assert copied == [[0, 0, 1, 1, 2, 2]] * 4 and stand.met == [0, 1]
+    assert runtime.upload_parts([parts[0][:0]] * 2).shape == (0, 2) and stand.events == 4
+
+
+def test_what_is_downloaded_later_is_read_when_it_is_there(made):
+    runtime, stand, _ = made()
+    values = np.arange(3, dtype=np.float32)
+    stand.cuda.runtime.memcpyAsync = lambda to, at, size, kind, stream: ctypes.memmove(to, values.ctypes.data, size)
+    later = runtime.download_later(runtime.empty((3,), np.float32))
+    assert stand.met == []
+    assert later().tolist() == [0, 1, 2] and stand.met == [0]
 
 
 def test_memory_is_counted(made):

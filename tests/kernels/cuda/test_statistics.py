@@ -11,10 +11,26 @@ from megengine.core.errors import CalibrationError, OptionError
 from megengine.kernels.cuda import statistics
 from megengine.kernels.cuda.runtime import installed
 from megengine.quantization import QuantConfig, collect, quantize_model
-from megengine.quantization.ranges import TensorStatistics
+from megengine.quantization.ranges import Histogram, TensorStatistics
 from megengine.traced_module import trace_module
 
+copy_out = EmulatedGpu.copy_out
 RNG = np.random.default_rng(7)
+
+
+def measured(x, samples, axis, *, order=ORDERS[0], bins=4096, averaged=True):
+    """What a GPU counts, as ends, extrema of channels, the means, and a histogram."""
+    gpu = EmulatedGpu(order=order)
+    room = statistics.Room(gpu)
+    room.take((3,), np.uint8)  # the rest is aligned
+    one = statistics.measure(gpu.upload(x), samples, axis, room, bins=bins, averaged=averaged)
+    copies = room.copy()()
+    exponent, first, used = one.used.of(copies).tolist()
+    counts = one.counts.of(copies)
+    assert not counts[used:].any()
+    parts = None if one.parts is None else one.parts.of(copies)
+    histogram = Histogram(bins, exponent, first, counts[:used].astype(np.int64))
+    return one.ends.of(copies), one.lows.of(copies), one.highs.of(copies), parts, histogram
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -28,27 +44,54 @@ RNG = np.random.default_rng(7)
         ((2, 5, 7, 9), 3),
         ((4, 6), None),
         ((1, 300, 3), 1),
+        ((130, 2), 1),
     ],
 )
-def test_extrema_and_sums(shape, axis, order):
-    x = RNG.normal(size=shape).astype(np.float32)
+def test_what_is_counted_is_what_the_processor_counts(shape, axis, order):
+    x = (RNG.normal(size=shape) * np.exp2(RNG.integers(-40, 20, shape))).astype(np.float32)
     x.flat[0] = -0.0
-    found = statistics.spans(EmulatedGpu(order=order).upload(x), shape[0], axis)
-    axes = tuple(i for i in range(1, x.ndim) if i != axis)
-    wanted = x.min(axes), x.max(axes), x.sum(axes, dtype=np.float64)
-    for have, want in zip(found[:2], wanted[:2], strict=True):
-        np.testing.assert_array_equal(have, want.reshape(have.shape))
-    np.testing.assert_allclose(found[2], wanted[2].reshape(found[2].shape), rtol=1e-12, atol=1e-12)
+    wanted = TensorStatistics("x", axis, averaged=axis is not None)
+    wanted.update(x, samples=shape[0])
+    ends, lows, highs, parts, histogram = measured(x, shape[0], axis, order=order, averaged=axis is not None)
+    found = TensorStatistics("x", axis, averaged=axis is not None)
+    found.add(x.size, ends, None if axis is None else (lows, highs))
+    found.histogram.merge(histogram)
+    assert not np.signbit(ends[ends == 0]).any() and not np.signbit(lows[lows == 0]).any()
+    if parts is not None:
+        found.means.join(parts, shape[0])
+        single = x.size == shape[0] * x.shape[axis]  # means of one value: sums have no order
+        check = np.testing.assert_array_equal if single else np.testing.assert_allclose
+        check(found.means.value, wanted.means.value)
+        np.testing.assert_array_equal(found.channel_minimum, wanted.channel_minimum)
+        np.testing.assert_array_equal(found.channel_maximum, wanted.channel_maximum)
+    np.testing.assert_array_equal(found.samples.last(), wanted.samples.last())
+    np.testing.assert_array_equal(found.histogram.counts, wanted.histogram.counts)
+    have, want = ((s.count, s.minimum, s.maximum, s.histogram.exponent, s.histogram.first) for s in (found, wanted))
+    assert have == want
+
+
+@pytest.mark.parametrize("values", [[0.0], [-0.0, 0.0], [1e-45, -1e-45], [3.4e38, -3.4e38], [-1.0], [7.0, 8.0]])
+@pytest.mark.parametrize("bins", [2, 7, 4096])
+def test_bins_of_a_batch_are_those_of_a_histogram(values, bins):
+    x = np.array([values], np.float32)
+    wanted = Histogram(bins)
+    wanted.update(x)
+    *_, found = measured(x, 1, None, bins=bins, averaged=False)
+    assert (found.exponent, found.first, found.counts.tolist()) == (
+        wanted.exponent,
+        wanted.first,
+        wanted.counts.tolist(),
+    )
 
 
 def test_more_samples_than_a_grid_has_blocks(monkeypatch):
     """A batch of rows, as of a table, may have more than 65,535."""
     monkeypatch.setattr(statistics, "_DOWN", 3)
     x = RNG.normal(size=(8, 257)).astype(np.float32)
-    lo, hi, sums = statistics.spans(EmulatedGpu().upload(x), 8, 1)
-    np.testing.assert_array_equal(lo, x)
-    np.testing.assert_array_equal(hi, x)
-    np.testing.assert_array_equal(sums, x)
+    lo, hi, sums = statistics._spans(EmulatedGpu().upload(x), 8, 1)
+    np.testing.assert_array_equal(lo.numpy(), x)
+    np.testing.assert_array_equal(hi.numpy(), x)
+    np.testing.assert_array_equal(sums.numpy(), x)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -56,21 +99,18 @@ def test_more_samples_than_a_grid_has_blocks(monkeypatch):
 def test_values_that_are_not_finite_are_seen(bad, place):
     x = np.ones((2, 1, 300), np.float32)
     x.flat[place] = bad
-    lo, hi, _ = statistics.spans(EmulatedGpu().upload(x), 2, 1)
-    finite = np.isfinite(lo) & np.isfinite(hi)
-    assert finite.ravel().tolist() == [place >= 300, place < 300]
+    ends, *_, histogram = measured(x, 2, 1)
+    assert np.isfinite(ends).all(axis=1).tolist() == [place >= 300, place < 300]
+    assert not len(histogram.counts)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("size", [1, 255, 256, 257, 5000])
-def test_counts(size, order):
-    x = (RNG.normal(size=size) * 3).astype(np.float32)
-    exponent, first = -3, int(np.floor(x.min() * 8))
-    bins = int(np.floor(x.max() * 8)) - first + 1
-    counts = np.arange(bins).astype(np.int64)
-    statistics.count(EmulatedGpu(order=order).upload(x), exponent, first, counts)
-    want = np.bincount(np.floor(x.astype(np.float64) * 8).astype(int) - first, minlength=bins)
-    np.testing.assert_array_equal(counts, want + np.arange(bins))
+def test_a_room_grows(monkeypatch):
+    monkeypatch.setattr(statistics, "_CHUNK", 64)
+    room = statistics.Room(EmulatedGpu())
+    slots = [room.take((n,), np.int32) for n in (3, 20, 16, 1)]
+    copies = room.copy()()
+    assert [one.of(copies).tolist() for one in slots] == [[0] * n for n in (3, 20, 16, 1)]
+    assert [one.chunk for one in slots] == [0, 1, 2, 3]
 
 
 class Net(M.Module):
@@ -105,10 +145,19 @@ def test_statistics_of_a_network_are_those_of_the_processor(traced):
     wanted = collect(traced, DATA)
     with installed(EmulatedGpu()) as gpu:
         found = collect(traced, DATA, device="gpu0")
-        assert sum(kernel == "count" for _, kernel in gpu.launched) == 2 * len(found.edges)  # 32 samples, then 3
+        assert sum(kernel == "count_all" for _, kernel in gpu.launched) == 2 * len(found.edges)  # 32, then 3
     assert found.samples == wanted.samples and found.edges.keys() == wanted.edges.keys()
     for name in wanted.edges:
         equal(found.edges[name], wanted.edges[name])
+
+
+def test_a_network_waits_once_for_a_batch(traced, monkeypatch):
+    """Beside the two that compare a sample alone with the sample among others."""
+    copies = []
+    monkeypatch.setattr(EmulatedGpu, "copy_out", lambda self, *a: copies.append(a) or copy_out(self, *a))
+    with installed(EmulatedGpu()):
+        collect(traced, DATA * 2, device="gpu0")
+    assert len(copies) == 1 + 3  # batches of 32, 32, 6
 
 
 def test_a_network_quantized_on_the_gpu(traced):
