@@ -114,15 +114,15 @@ def _key(program: Program, architecture: int) -> str:
 def cubin(program: Program, architecture: int) -> bytes:
     """Machine code of a program, from the cache on disk where it was compiled before."""
     path = os.path.join(cache_folder(), f"{_key(program, architecture)}.cubin")
-    made = _stored(path)
+    made = stored(path)
     if made is None:
         made = nvrtc().compile(program, architecture)[0]
-        _store(path, made)
+        store(path, made)
     return made
 
 
-def _stored(path: str) -> bytes | None:
-    """The machine code of a file, with its digest behind it; None where it is not there, or is damaged."""
+def stored(path: str) -> bytes | None:
+    """The content of a file of the cache, which has its digest behind it; None where it is not there, or is damaged."""
     try:
         with open(path, "rb") as file:
             whole = file.read()
@@ -132,7 +132,7 @@ def _stored(path: str) -> bytes | None:
     return made if hashlib.sha256(made).digest() == digest else None
 
 
-def _store(path: str, made: bytes) -> None:
+def store(path: str, made: bytes) -> None:
     """Write a file of the cache at once, or not at all: the cache saves time only."""
     import tempfile
 

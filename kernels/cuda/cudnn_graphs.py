@@ -17,9 +17,9 @@ import numpy as np
 
 from megengine.core.dtype import bfloat16, storage_of
 from megengine.core.spec import TensorSpec
-from megengine.kernels.cuda import settings
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.packing import Packing, kept
+from megengine.kernels.cuda.plan_choices import MOST_WORKSPACE, Choices, fastest, plans_timed
 from megengine.kernels.cuda.sources import Program, program
 from megengine.kernels.cuda.tensor_cores import Precision
 from megengine.kernels.problem import Problem
@@ -35,15 +35,6 @@ _ACTIVATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "silu": lambda graph, y: graph.swish(y),
     "gelu": lambda graph, y: graph.gelu(y),
 }
-
-
-class Tuning:
-    """A setting of the process: how many plans of a graph are timed at its first call; with 0, cuDNN's first is taken.
-
-    Timed plans may differ from run to run, and so the last bits of results.
-    """
-
-    plans = settings.count("MEGENGINE_CUDA_TUNE")
 
 
 @functools.cache
@@ -86,14 +77,17 @@ class Graph:
     inputs: tuple[int, ...]
     output: int
     workspace: int
-    tuned: bool = False
+    key: str  # of the problem, in the file of choices
+    timed: int = 0  # plans that are still to be timed
+    plan: int = -1  # that was selected by its number
 
 
 class Graphs:
-    """The graphs of one device. `cudnn` is the package, `stream()` the stream that launches go to."""
+    """The graphs of one device. `cudnn` is the package, `stream()` the stream that launches go to, `kind` the GPU's."""
 
-    def __init__(self, cudnn: Any, stream: Callable[[], int]) -> None:
+    def __init__(self, cudnn: Any, stream: Callable[[], int], kind: str = "") -> None:
         self._cudnn, self._stream = cudnn, stream
+        self._choices = Choices(f"{kind} {cudnn.backend_version()} {getattr(cudnn, '__version__', '')}")
         self._handle = cudnn.create_handle()
         self._lock = threading.Lock()  # the handle has one stream
         self._graphs: dict[tuple[Problem, bool, bool], Graph | None] = {}
@@ -115,7 +109,7 @@ class Graphs:
 
     def run(self, graph: Graph, arrays: tuple[DeviceArray, ...], out: DeviceArray) -> None:
         """Launch a graph."""
-        if not graph.tuned:
+        if graph.timed:
             self._tune(graph, arrays, out)
         out.runtime.name_memory((*arrays, out))
         self._launch(graph, arrays, out)
@@ -129,25 +123,37 @@ class Graphs:
             graph.graph.execute(given, space.address, handle=self._handle)
 
     def _tune(self, graph: Graph, arrays: tuple[DeviceArray, ...], out: DeviceArray) -> None:
-        """Keep the fastest of the first plans, by their times on these arrays."""
-        graph.tuned = True
-        times: list[tuple[float, int]] = []
-        count = min(Tuning.plans, graph.graph.get_execution_plan_count()) if Tuning.plans > 1 else 0
-        for index in range(count):
-            try:
-                self._select(graph, index)
-                self._launch(graph, arrays, out)
-            except self._refusals():
-                continue
-            times.append(
-                (min(out.runtime.milliseconds(lambda: self._launch(graph, arrays, out)) for _ in range(5)), index)
-            )
-        if times:
-            self._select(graph, min(times)[1])
+        """Take the plan that was fastest at an earlier time, or the fastest of the first ones on these arrays."""
+        count, graph.timed = graph.timed, 0
+        known = self._choices.of(graph.key)
+        if known is not None and self._select(graph, known):
+            return
 
-    def _select(self, graph: Graph, index: int) -> None:
-        graph.graph.build_plan_at_index(index)
-        graph.workspace = int(graph.graph.get_workspace_size())
+        def milliseconds(index: int) -> float | None:
+            if graph.plan != index and not self._select(graph, index):
+                return None
+            try:
+                return out.runtime.milliseconds(lambda: self._launch(graph, arrays, out))
+            except self._refusals():
+                return None
+
+        def warm(index: int) -> float | None:
+            fresh = graph.plan != index
+            took = milliseconds(index)
+            return milliseconds(index) if fresh and took is not None else took
+
+        found = fastest(count, graph.graph.get_execution_plan_count(), warm)
+        if found is not None and self._select(graph, found):
+            self._choices.keep(graph.key, found)
+
+    def _select(self, graph: Graph, index: int) -> bool:
+        """Let a plan be the one that runs; whether it is there, and needs no more memory than it may."""
+        try:
+            graph.graph.build_plan_at_index(index)
+        except self._refusals():
+            return False
+        graph.workspace, graph.plan = int(graph.graph.get_workspace_size()), index
+        return graph.workspace <= MOST_WORKSPACE
 
     def _refusals(self) -> tuple[type[Exception], ...]:
         return self._cudnn.cudnnGraphNotSupportedError, NotImplementedError, RuntimeError, ValueError
@@ -171,7 +177,8 @@ class Graphs:
         graph.deselect_numeric_notes(self._unwanted(problem))
         graph.check_support()
         graph.build_plans()
-        return Graph(graph, tuple(x.get_uid() for x in inputs), out.get_uid(), int(graph.get_workspace_size()))
+        numbers, space = tuple(x.get_uid() for x in inputs), int(graph.get_workspace_size())
+        return Graph(graph, numbers, out.get_uid(), space, _key(problem, last=last), plans_timed(problem))
 
     def _inputs(self, graph: Any, problem: Problem, half: Any, *, last: bool) -> list[Any]:
         """The tensors of the inputs; a bias is [1, O, 1, 1]."""
@@ -213,6 +220,13 @@ class Graphs:
         if problem.inputs[0].dtype == np.float32 and not Precision.tf32:
             unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
         return unwanted
+
+
+def _key(problem: Problem, *, last: bool) -> str:
+    """A problem as a text, the same in every process."""
+    shapes = "; ".join(f"{spec.dtype} {spec.shape}" for spec in (*problem.inputs, *problem.outputs))
+    attrs = ", ".join(f"{name}={value!r}" for name, value in sorted(problem.attrs.items()))
+    return f"{problem.op}({shapes}; {attrs}) last={last} tf32={Precision.tf32}"
 
 
 def computed(problem: Problem, arrays: tuple[DeviceArray, ...], *, last: bool) -> DeviceArray | None:

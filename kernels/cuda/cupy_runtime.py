@@ -241,7 +241,8 @@ class CupyRuntime(Runtime):
     @functools.cached_property
     def libraries(self) -> Libraries:
         self._select()
-        return of_device(lambda: self._cupy.cuda.get_current_stream().ptr)
+        kind = self._cupy.cuda.runtime.getDeviceProperties(self.index)["name"].decode()
+        return of_device(lambda: self._cupy.cuda.get_current_stream().ptr, kind)
 
     def name_memory(self, arrays: Sequence[Any]) -> None:
         if self._kept is not None:

@@ -130,9 +130,12 @@ def takes(dtype: np.dtype) -> bool:
     return np.dtype(dtype) in _REAL_TYPES
 
 
-def of_device(stream: Callable[[], int]) -> Libraries:
-    """The libraries of the current device that are installed; `stream()` is the stream that launches go to."""
-    return Libraries(_cublas(), _cudnn(stream), stream)
+def of_device(stream: Callable[[], int], kind: str = "") -> Libraries:
+    """The libraries of the current device that are installed; `stream()` is the stream that launches go to.
+
+    `kind` is the name of GPUs of its kind.
+    """
+    return Libraries(_cublas(), _cudnn(stream, kind), stream)
 
 
 def _cublas() -> Any:
@@ -157,13 +160,13 @@ def cudnn_version() -> int:
         return 0
 
 
-def _cudnn(stream: Callable[[], int]) -> cudnn_graphs.Graphs | None:
+def _cudnn(stream: Callable[[], int], kind: str) -> cudnn_graphs.Graphs | None:
     """CuDNN's graphs; None without the package, or without the library that it loads."""
     if not cudnn_graphs.installed():
         return None
     try:
         import cudnn
 
-        return cudnn_graphs.Graphs(cudnn, stream)
+        return cudnn_graphs.Graphs(cudnn, stream, kind)
     except (ImportError, OSError, RuntimeError):
         return None

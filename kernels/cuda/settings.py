@@ -19,11 +19,11 @@ def switch(variable: str) -> bool:
     raise OptionError(f"the environment variable {variable} is {brief(word)}; expected 1, or 0")
 
 
-def count(variable: str) -> int:
-    """The number that an environment variable holds, 0 where it is not set. Raises OptionError for anything else."""
+def count(variable: str, unset: int | None = 0) -> int | None:
+    """The number that an environment variable holds, or `unset`. Raises OptionError for anything else."""
     word = os.environ.get(variable, "").strip()
     if not word:
-        return 0
+        return unset
     if not (word.isascii() and word.isdigit()):
         raise OptionError(f"the environment variable {variable} is {brief(word)}; expected a number from 0")
     return int(word)

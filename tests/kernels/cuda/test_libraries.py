@@ -4,6 +4,7 @@ import ctypes
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,10 +15,12 @@ from emulated_gpu import EmulatedGpu
 import megengine as mge
 from megengine.core.dtype import bfloat16
 from megengine.core.errors import DeviceError
+from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
-from megengine.kernels.cuda import convolution, cudnn_graphs, libraries, products
+from megengine.kernels.cuda import compiler, convolution, cudnn_graphs, libraries, plan_choices, products
 from megengine.kernels.cuda.libraries import Libraries
 from megengine.kernels.cuda.runtime import installed
+from megengine.kernels.problem import Problem
 from megengine.kernels.reference import conv
 
 _RNG = np.random.default_rng(0)
@@ -313,6 +316,9 @@ class Cudnn:
     def __init__(self):
         self.streams = []
 
+    def backend_version(self):
+        return 91900
+
     def create_handle(self):
         return 3
 
@@ -321,7 +327,8 @@ class Cudnn:
 
 
 @pytest.fixture
-def with_cudnn(monkeypatch):
+def with_cudnn(monkeypatch, tmp_path):
+    monkeypatch.setenv("MEGENGINE_CUDA_CACHE", str(tmp_path))
     monkeypatch.setattr(cudnn_graphs, "installed", lambda: True)
     made = EmulatedGpu()
     made.libraries = Libraries(Blas(), cudnn_graphs.Graphs(Cudnn(), lambda: 7), lambda: 7)
@@ -422,16 +429,50 @@ def test_a_graph_that_cudnn_lacks_is_asked_for_once(with_cudnn, monkeypatch):
     assert len(built) == 1 and gpu.launched
 
 
-def test_the_fastest_plan_is_kept_where_plans_are_timed(with_cudnn, monkeypatch):
-    monkeypatch.setattr(cudnn_graphs.Tuning, "plans", 3)
-    (op, inputs, attrs, _), *_ = calls(np.float16)
-    problem = problem_of(op, inputs, attrs)
-    graph = with_cudnn.libraries.graphs.of(problem, last=False)
-    monkeypatch.setattr(with_cudnn, "milliseconds", lambda work: {0: 3.0, 2: 1.0}[graph.graph.plan])
-    with installed(with_cudnn) as gpu:
+def _timed(gpu, monkeypatch, problem, inputs, times):
+    """The plan that is taken, and those that were timed, in their order."""
+    graph, seen = gpu.libraries.graphs.of(problem, last=False), []
+    monkeypatch.setattr(gpu, "milliseconds", lambda work: seen.append(graph.graph.plan) or times[graph.graph.plan])
+    with installed(gpu):
         for _ in range(2):
             convolution._by_cudnn(problem, *map(gpu.upload, inputs))
-    assert graph.graph.plan == 2
+    return graph.graph.plan, list(dict.fromkeys(seen))
+
+
+def test_the_fastest_plan_is_kept_where_plans_are_timed(with_cudnn, monkeypatch):
+    monkeypatch.setattr(plan_choices.Tuning, "plans", 2)
+    (op, inputs, attrs, _), *_ = calls(np.float16)
+    problem, times = problem_of(op, inputs, attrs), {0: 3.0, 2: 1.0, 3: 0.5}
+    # plan 1 is refused, and counts for none
+    assert _timed(with_cudnn, monkeypatch, problem, inputs, times) == (2, [0, 2])
+    graphs = with_cudnn.libraries.graphs
+    for kind, wanted in (("", (2, [])), ("another", (0, [0, 2]))):  # the next process
+        with_cudnn.libraries.graphs = cudnn_graphs.Graphs(graphs._cudnn, lambda: 7, kind)
+        assert _timed(with_cudnn, monkeypatch, problem, inputs, {**times, 2: 3.5}) == wanted
+
+
+def test_a_damaged_file_of_plans_is_written_anew(with_cudnn, monkeypatch):
+    monkeypatch.setattr(plan_choices.Tuning, "plans", 2)
+    (op, inputs, attrs, _), *_ = calls(np.float16)
+    problem = problem_of(op, inputs, attrs)
+    file = Path(with_cudnn.libraries.graphs._choices._path)
+    for text in (b"", b"[1]", b'{"a": -1, "b": "c"}'):
+        compiler.store(str(file), text)
+        if not text:
+            file.write_bytes(b"damaged")
+        with_cudnn.libraries.graphs = cudnn_graphs.Graphs(with_cudnn.libraries.graphs._cudnn, lambda: 7)
+        assert _timed(with_cudnn, monkeypatch, problem, inputs, {0: 3.0, 2: 1.0})[0] == 2
+
+
+def test_large_gradients_of_float32_are_timed_unasked():
+    def of(op, dtype, batch):
+        x, w, y = (TensorSpec(s, dtype) for s in ((batch, 64, 56, 56), (64, 64, 3, 3), (batch, 64, 56, 56)))
+        given = {"backward_data": ((y, w), x), "backward_weight": ((x, y), w)}.get(op.partition("_")[2], ((x, w), y))
+        return plan_choices.plans_timed(Problem(op, given[0], given[1:], {}))
+
+    for op in ("conv2d_backward_data", "conv2d_backward_weight"):
+        assert of(op, np.float32, 32) == 16 and of(op, np.float32, 1) == 0 and of(op, np.float16, 32) == 0
+    assert of("conv2d", np.float32, 32) == 0
 
 
 def test_reasons_against_cudnn(monkeypatch):
