@@ -16,7 +16,7 @@ from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.device_counting import DeviceCounter
 from megengine.quantization.pipeline.spec import Known, Masked, Plain, Shared
-from megengine.quantization.ranges import Batch, Progress, TensorStatistics, stream
+from megengine.quantization.ranges import Batch, Data, Progress, TensorStatistics, stream
 from megengine.traced_module import TracedModule
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -90,9 +90,10 @@ def calibrate(
     """
     together = samples_at_once(graph)
     if device is not None and on_gpu(device):
-        counter = DeviceCounter(graph, stats, together, device)
+        data = batches if isinstance(batches, Data) else Data.of(batches, graph)
+        counter = DeviceCounter(graph, stats, together, device, rows=data.divided)
         seen = None if look is None else lambda arrays: look(arrays, {})
-        stream(graph, batches, {}, stage="calibrate", look=seen, run=counter.take, progress=progress)
+        stream(graph, data, {}, stage="calibrate", look=seen, run=counter.take, progress=progress)
         counter.finish()
         return stats
     sinks = {name: partial(one.update, samples=together) for name, one in stats.items()}

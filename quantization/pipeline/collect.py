@@ -21,6 +21,7 @@ from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.device_counting import DeviceCounter
 from megengine.quantization.ranges import (
     Batch,
+    Data,
     Progress,
     Statistics,
     TensorStatistics,
@@ -33,6 +34,7 @@ from megengine.traced_module import TracedModule
 from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.moving import home
+from megengine.traced_module.opening import takes_rows
 
 INTERVAL = 2.0  # seconds between two times at which statistics are kept
 Edges = dict[str, TensorStatistics]
@@ -77,8 +79,10 @@ def collect(
     total = Statistics(digest(graph), _empty(edges))
     if seen is not None:
         total.merge(seen)
-    with _counters(graph, edges, workers, place) as counters:
-        _count_all(graph, data, total, counters, keep or (lambda _: None), progress)
+    divided = takes_rows(graph)
+    with _counters(graph, edges, workers, place, rows=divided) as counters:
+        samples = as_samples(Data(_told(items_of(data, graph), progress), divided), graph)
+        _count_all(graph, samples, total, counters, keep or (lambda _: None))
     if not total.samples:
         raise CalibrationError("calibration: the data has no batch; expected at least one input of the model")
     return total
@@ -86,11 +90,10 @@ def collect(
 
 def _count_all(
     graph: InternalGraph,
-    data: Iterable[Any],
+    batches: Iterator[Batch],
     total: Statistics,
     counters: Sequence[Any],
     keep: Callable[[Statistics], None],
-    progress: Progress | None,
 ) -> None:
     known, together = Counter(total.samples), samples_at_once(graph)
     pending: Counter[int] = Counter()
@@ -106,7 +109,6 @@ def _count_all(
         pending.clear()
         keep(total)
 
-    batches = as_samples(_told(items_of(data, graph), progress), graph)
     while True:
         try:
             arrays = next(batches, None)
@@ -169,8 +171,8 @@ class _Counters:
 class _DeviceCounters:
     """Counts on a GPU."""
 
-    def __init__(self, graph: InternalGraph, edges: Edges, device: str) -> None:
-        self.counter = DeviceCounter(graph, _empty(edges), samples_at_once(graph), device)
+    def __init__(self, graph: InternalGraph, edges: Edges, device: str, *, rows: bool) -> None:
+        self.counter = DeviceCounter(graph, _empty(edges), samples_at_once(graph), device, rows=rows)
         self.take = self.counter.take
 
     def ask(self) -> None:
@@ -251,9 +253,9 @@ def _serve(connection: Connection, graph: InternalGraph, edges: Edges, closed: S
 
 
 @contextmanager
-def _counters(graph: InternalGraph, edges: Edges, workers: int, device: str) -> Iterator[Sequence[Any]]:
+def _counters(graph: InternalGraph, edges: Edges, workers: int, device: str, *, rows: bool) -> Iterator[Sequence[Any]]:
     if on_gpu(device):
-        yield [_DeviceCounters(graph, edges, device)]
+        yield [_DeviceCounters(graph, edges, device, rows=rows)]
         return
     if workers == 1:
         yield [_Counters(graph, edges)]

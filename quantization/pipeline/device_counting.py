@@ -50,20 +50,26 @@ class DeviceCounter:
     """Runs a graph on a device and adds to the statistics of its edges.
 
     A network for one sample takes several where its samples do not depend on each other, which the first ones tell;
-    `finish` runs those that are left.
+    one for any number of `rows` does, in batches of one row each. `finish` runs those that are left.
     """
 
-    def __init__(self, graph: InternalGraph, edges: dict[str, TensorStatistics], samples: int, device: str) -> None:
+    def __init__(
+        self, graph: InternalGraph, edges: dict[str, TensorStatistics], samples: int, device: str, *, rows: bool
+    ) -> None:
         self.graph, self.edges, self.samples = graph, edges, samples
         self.there = Elsewhere(graph, device)
-        self.together = 1 if samples > 1 or has_open_axes(graph) else TOGETHER
-        self.graphs: dict[int, InternalGraph | None] = {1: graph}  # by the number of samples; None where there is none
+        self.together = TOGETHER if rows or (samples == 1 and not has_open_axes(graph)) else 1
+        # by the number of samples; None where there is none
+        self.graphs: dict[int, InternalGraph | None] = dict.fromkeys(range(1, TOGETHER + 1) if rows else (1,), graph)
         self.waiting: list[Batch] = []
         self.runtime = runtime_of(device)
         self.under_way: _Counted | None = None
+        self.full = False  # whether as many as run together have run
 
     def take(self, arrays: Batch) -> None:
-        """Run a batch of the graph, or keep it until there are enough to run together."""
+        """Run a batch of the graph, or keep it until there are enough of its shape to run together."""
+        if self.waiting and any(a.shape != b.shape for a, b in zip(arrays, self.waiting[0], strict=True)):
+            self._start()
         self.waiting.append(arrays)
         if len(self.waiting) == self.together:
             self._start()
@@ -79,9 +85,10 @@ class DeviceCounter:
         batches, self.waiting = self.waiting, []
         count = len(batches)
         samples = self.samples * count
-        if 1 < count < self.together and self.graphs.get(self.together) is not None:
+        if 1 < count < self.together and self.full and self.graphs.get(self.together) is not None:
             batches += [batches[-1]] * (self.together - count)  # libraries have planned that size
             count = self.together
+        self.full = self.full or count == self.together
         if count and count not in self.graphs:
             self.graphs[count] = self._for(batches)
         graph = self.graphs.get(count)

@@ -12,7 +12,7 @@ from megengine.kernels.cuda import statistics
 from megengine.kernels.cuda.runtime import installed
 from megengine.quantization import QuantConfig, collect, quantize_model
 from megengine.quantization.ranges import Histogram, TensorStatistics
-from megengine.traced_module import trace_module
+from megengine.traced_module import open_batch, trace_module
 
 copy_out = EmulatedGpu.copy_out
 RNG = np.random.default_rng(7)
@@ -147,6 +147,17 @@ def test_statistics_of_a_network_are_those_of_the_processor(traced):
         found = collect(traced, DATA, device="gpu0")
         assert sum(kernel == "count_all" for _, kernel in gpu.launched) == 2 * len(found.edges)  # 32, then 3
     assert found.samples == wanted.samples and found.edges.keys() == wanted.edges.keys()
+    for name in wanted.edges:
+        equal(found.edges[name], wanted.edges[name])
+
+
+def test_rows_of_a_network_for_any_batch_run_together(traced):
+    opened, batches = open_batch(traced), [np.concatenate(DATA[:20]), np.concatenate(DATA[20:])]
+    wanted = collect(opened, batches)
+    with installed(EmulatedGpu()) as gpu:
+        found = collect(opened, batches, device="gpu0")
+        assert sum(kernel == "count_all" for _, kernel in gpu.launched) == 2 * len(found.edges)
+    assert found.samples == wanted.samples
     for name in wanted.edges:
         equal(found.edges[name], wanted.edges[name])
 
