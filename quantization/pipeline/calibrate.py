@@ -1,6 +1,8 @@
 """observe and calibrate: run a graph over the data once and keep statistics, never the data."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +24,7 @@ from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.tracing.entry import on_processor
 
+_LOOKING = 64  # batches that are kept for it
 Look = Callable[[Batch, Mapping[str, np.ndarray]], None]
 
 
@@ -90,11 +93,7 @@ def calibrate(
     """
     together = samples_at_once(graph)
     if device is not None and on_gpu(device):
-        data = batches if isinstance(batches, Data) else Data.of(batches, graph)
-        counter = DeviceCounter(graph, stats, together, device, rows=data.divided)
-        seen = None if look is None else lambda arrays: look(arrays, {})
-        stream(graph, data, {}, stage="calibrate", look=seen, run=counter.take, progress=progress)
-        counter.finish()
+        _count_on_device(graph, stats, batches, look, device, progress)
         return stats
     sinks = {name: partial(one.update, samples=together) for name, one in stats.items()}
     if look is None:
@@ -110,6 +109,33 @@ def calibrate(
     sinks |= {node.name: partial(show, node.name) for node in graph.outputs}
     stream(graph, batches, sinks, stage="calibrate", look=lambda arrays: look(arrays, shown), progress=progress)
     return stats
+
+
+def _count_on_device(
+    graph: InternalGraph,
+    stats: dict[str, TensorStatistics],
+    batches: Iterable[Any],
+    look: Look | None,
+    device: str,
+    progress: Progress | None,
+) -> None:
+    """Run every batch on a GPU; `look` sees it in a thread of its own meanwhile, one batch after the other."""
+    data = batches if isinstance(batches, Data) else Data.of(batches, graph)
+    counter = DeviceCounter(graph, stats, samples_at_once(graph), device, rows=data.divided)
+    looking: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(1) as thread:
+
+        def run(arrays: Batch) -> None:
+            kept = counter.take(arrays)
+            if look is not None:
+                looking.append(thread.submit(look, kept, {}))
+            if len(looking) > _LOOKING:
+                looking.popleft().result()
+
+        stream(graph, data, {}, stage="calibrate", run=run, progress=progress)
+        counter.finish()
+        for one in looking:
+            one.result()
 
 
 def samples_at_once(graph: InternalGraph) -> int:

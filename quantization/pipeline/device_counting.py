@@ -66,13 +66,18 @@ class DeviceCounter:
         self.under_way: _Counted | None = None
         self.full = False  # whether as many as run together have run
 
-    def take(self, arrays: Batch) -> None:
-        """Run a batch of the graph, or keep it until there are enough of its shape to run together."""
+    def take(self, arrays: Batch) -> Batch:
+        """Run a batch of the graph, or keep it until there are enough of its shape to run together.
+
+        What it keeps, and gives, are copies: data may be given in the same memory again and again.
+        """
+        arrays = tuple(np.array(array) for array in arrays)
         if self.waiting and any(a.shape != b.shape for a, b in zip(arrays, self.waiting[0], strict=True)):
             self._start()
         self.waiting.append(arrays)
         if len(self.waiting) == self.together:
             self._start()
+        return arrays
 
     def finish(self) -> None:
         """Run the samples that wait, and count all."""

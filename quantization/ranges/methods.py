@@ -1,6 +1,6 @@
 """Ways of choosing a range from statistics: one small function each, found by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
@@ -64,7 +64,7 @@ def _mse(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
     for factors in (np.linspace(1.0, 0.2, 41), np.linspace(1.06, 0.94, 13)):
         for end in ("both",) if how.symmetric else ("low", "high", "low", "high"):
             candidates = [(lo if end == "high" else lo * f, hi if end == "low" else hi * f) for f in factors]
-            errors = [error_of_range(stats.histogram, *c, how) for c in candidates]
+            errors = errors_of_ranges(stats.histogram, candidates, how)
             at = int(np.argmin(errors))
             if errors[at] < best:
                 best, (lo, hi) = errors[at], candidates[at]
@@ -73,9 +73,17 @@ def _mse(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
 
 def error_of_range(h: Histogram, lo: float, hi: float, how: Scheme) -> float:
     """Mean squared error of the histogram's values when [lo, hi] is quantized."""
-    scale, zero = scale_and_zero(lo, hi, how)
-    x = h.centers
-    return float(h.counts @ (round_trip(x, float(scale), int(zero), how) - x) ** 2) / max(int(h.counts.sum()), 1)
+    return errors_of_ranges(h, [(lo, hi)], how)[0]
+
+
+def errors_of_ranges(h: Histogram, ranges: Sequence[Range], how: Scheme) -> list[float]:
+    """`error_of_range` of each of some ranges."""
+    scales, zeros = scale_and_zero(*np.array(ranges, np.float64).T, how)
+    x, counts, total = h.centers, h.counts.astype(np.float64), max(int(h.counts.sum()), 1)
+    return [
+        float(counts @ (round_trip(x, float(scale), int(zero), how) - x) ** 2) / total
+        for scale, zero in zip(scales, zeros, strict=True)
+    ]
 
 
 def _kl(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:

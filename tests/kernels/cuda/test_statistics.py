@@ -162,6 +162,25 @@ def test_rows_of_a_network_for_any_batch_run_together(traced):
         equal(found.edges[name], wanted.edges[name])
 
 
+def test_data_may_come_in_the_same_memory_again_and_again(traced):
+    memory = np.empty_like(DATA[0])
+
+    def given():
+        for one in DATA:
+            memory[...] = one
+            yield memory
+
+    with installed(EmulatedGpu()):
+        plain, found = (collect(traced, data, device="gpu0") for data in (DATA, given()))
+        one, other = (quantize_model(traced, data, device="gpu0") for data in (DATA, given()))
+    assert found.samples == plain.samples
+    for name in plain.edges:
+        assert found.edges[name].minimum == plain.edges[name].minimum
+        np.testing.assert_array_equal(found.edges[name].histogram.counts, plain.edges[name].histogram.counts)
+    assert one.report == other.report
+    np.testing.assert_array_equal(one(DATA[5]).numpy(), other(DATA[5]).numpy())
+
+
 def test_a_network_waits_once_for_a_batch(traced, monkeypatch):
     """Beside the two that compare a sample alone with the sample among others."""
     copies = []
