@@ -183,7 +183,7 @@ def in_processes(
     try:
         begin = time.monotonic()
         for one in workers:  # one after the other: a library may time its own ways
-            one.ask("prepare", patience - (time.monotonic() - begin))
+            one.ask("prepare", min(patience / 2, patience - (time.monotonic() - begin)))  # one leaves time for others
         found: dict[str, dict[str, Any]] = {"ms": {}, "seconds": {}, "kernels": {}, "missing": {}}
         for _ in range(rounds):
             for one in workers:

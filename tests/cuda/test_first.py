@@ -12,8 +12,10 @@ import megengine.module as M
 from megengine import jit, optimizer
 from megengine.autodiff import GradManager
 from megengine.core.errors import IndexOutOfRangeError
+from megengine.kernels.cuda import plan_choices
 from megengine.plan import compile as compile_plan
-from megengine.traced_module import trace_module
+from megengine.quantization import collect
+from megengine.traced_module import open_batch, trace_module
 
 
 def numbers(*shape, seed=0):
@@ -54,6 +56,19 @@ def test_convolutions_and_their_gradients(dtype):
     tolerance = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}[dtype]
     for have, want in zip(*found, strict=True):
         np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance * np.abs(want).max())
+
+
+def test_gradients_whose_ways_are_timed(monkeypatch):
+    monkeypatch.setattr(plan_choices.Tuning, "plans", 4)
+    found = []
+    for device in ("gpu0", "cpu0"):
+        x, w = (mge.Parameter(mge.tensor(numbers(*shape), device=device)) for shape in ((3, 8, 10, 10), (12, 8, 3, 3)))
+        for _ in range(2):  # the second call knows
+            with GradManager().attach([x, w]) as gm:
+                gm.backward(F.conv2d(x, w, padding=1).sum())
+        found.append([t.numpy() for t in (x.grad, w.grad)])
+    for have, want in zip(*found, strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
 def test_what_a_kernel_refuses():
@@ -103,6 +118,21 @@ def test_a_plan_is_recorded():
     for _ in range(3):
         np.testing.assert_allclose(plan(x)[0], net(mge.tensor(x)).numpy(), rtol=1e-3, atol=1e-4)
     assert "one by one" not in plan.describe(), plan.describe().splitlines()[0]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_calibration(opened):
+    net, data = trace_module(Net().eval(), mge.tensor(numbers(1, 3, 8, 8))), numbers(70, 3, 8, 8)
+    net = open_batch(net) if opened else net
+    there, here = collect(net, [data], device="gpu0"), collect(net, [data])
+    assert there.samples == here.samples
+    for name, one in here.edges.items():
+        have = there.edges[name]
+        assert have.count == one.count and have.histogram.counts.sum() == one.histogram.counts.sum()
+        ends = (have.minimum, have.maximum), (one.minimum, one.maximum)
+        np.testing.assert_allclose(*ends, rtol=1e-3, atol=1e-4)
+        if one.averaged:
+            np.testing.assert_allclose(have.means.value, one.means.value, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("error")  # a step that is not recorded warns
