@@ -40,7 +40,7 @@ from megengine.traced_module.tracing.views import check_name
 class Inserter(Builder, hooks.TraceHooks):
     """The trace hooks while a graph is edited: calls that get nodes add expressions, others run as always.
 
-    Modules, lengths and values are read as they are; reading through nodes makes expressions.
+    Random functions do, too. Modules, lengths and values are read as they are; reading through nodes makes expressions.
     """
 
     def __init__(self, graph: InternalGraph, place: Expr | None, before: bool) -> None:
@@ -99,9 +99,9 @@ class Inserter(Builder, hooks.TraceHooks):
         plain = named_only(record.signature, args, kwargs)
         leaves, structure = flatten(plain or (args, kwargs))
         nodes = [leaf for leaf in leaves if isinstance(leaf, Node)]
-        if not nodes:
+        if not nodes and not record.random:
             return run()
-        self._place(nodes)
+        self._place(nodes or [self.graph.inputs[-1]])
         if self.anchor is not None:
             check_before("insert_exprs", nodes, self.anchor)
         spec = function_spec(record, leaves, structure) if plain else None
