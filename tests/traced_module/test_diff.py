@@ -178,7 +178,7 @@ def changes(a, b, *kinds) -> list[tuple]:
 def test_an_argument_of_a_call():
     a = net()
     b = a.clone()
-    b.graph.get_method_by_type("__mul__").as_unique().set_arg("y", 3.0)
+    b.graph.get_method_by_type("__mul__").as_unique().set_arg("value", 3.0)
     (change,) = diff(a, b).changes
     assert (change.kind, change.name, change.before, change.after) == ("changed", "mul_out", "2.0", "3.0")
     assert change.reversed().before == "3.0"

@@ -78,7 +78,7 @@ def rename(m: TracedModule) -> None:
 
 def other_arguments(m: TracedModule) -> None:
     mul = m.graph.get_method_by_type("__mul__", recursive=False).as_list()[0]
-    mul.set_arg("y", 3.0)
+    mul.set_arg("value", 3.0)
     mul.set_args_kwargs(mul.args[0], 4.0)
 
 
@@ -112,7 +112,7 @@ def traced_part(m: TracedModule) -> None:
         graph.replace_node({graph.outputs[0]: graph.inputs[0].head(once)})
     inner = child_graphs(graph)[-1]
     mul = inner.get_method_by_type("__mul__", recursive=False).as_unique()
-    mul.set_arg("y", 0.25)
+    mul.set_arg("value", 0.25)
     deep = child_graphs(inner)[0]
     with deep.insert_exprs():
         deep.replace_node({deep.outputs[0]: F.exp(deep.outputs[0])})
@@ -313,7 +313,7 @@ def test_the_step_that_does_not_fit_is_named():
     m = ORIGINAL.clone()
     other_arguments(m)
     other = ORIGINAL.clone()
-    other.graph.get_method_by_type("__mul__", recursive=False).as_unique().set_arg("y", 5.0)
+    other.graph.get_method_by_type("__mul__", recursive=False).as_unique().set_arg("value", 5.0)
     with pytest.raises(GraphError, match=r"found .*__mul__\(5.0, .*expected .*__mul__\(2.0, "):
         m.edit_log.replay(other)
     with pytest.raises(GraphError, match="expected a TracedModule or an InternalGraph, got Net"):

@@ -112,7 +112,7 @@ WRONG = {
     ),
     "too few arguments": (
         lambda m: first(m, "mul_out").expr.set_args_kwargs(),
-        r"set_args_kwargs: %4:\tmul_out = .*: missing a required argument: 'x'; expected \(x",
+        r"set_args_kwargs: %4:\tmul_out = .*: missing a required argument: 'self'; expected \(self",
     ),
     "too many arguments": (
         lambda m: first(m, "avg_pool2d_out").expr.set_args_kwargs(first(m, "blocks_1_out"), 6, window=3),
@@ -124,7 +124,7 @@ WRONG = {
     ),
     "an unlike argument": (
         lambda m: first(m, "mul_out").expr.set_arg("factor", 2),
-        "has no parameter 'factor'; expected one of x, y",
+        "has no parameter 'factor'; expected one of self, value",
     ),
     "an argument made later": (
         lambda m: first(m, "mul_out").expr.set_args_kwargs(first(m, "stem_out"), first(m, "avg_pool2d_out")),

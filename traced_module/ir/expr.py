@@ -18,6 +18,7 @@ from megengine.traced_module.ir.functions import (
     Arguments,
     forward_signature,
     function_of,
+    method_signature,
     qualified_name,
     signature_of,
     unflatten_arguments,
@@ -43,6 +44,9 @@ class Expr:
         *("_outputs", "_outputs_shown", "_prev", "meta"),
     )
     kind = "Expr"
+    arg_def: Any = None  # of a call: see Call
+    out_def: Any = None
+    const_val: Any = None
     _own: tuple[str, ...] = ()  # what an expression of this kind holds beside its inputs and outputs
 
     def __init__(self, graph: Any, ident: int, meta: dict[str, Any]) -> None:
@@ -241,6 +245,7 @@ class Call(Expr):
 
     @property
     def named_args(self) -> dict[str, Any]:
+        """Arguments by the names of their parameters; nodes stand for their values."""
         return dict(self.signature.bind(*self.args, **self.kwargs).arguments)
 
     @property
@@ -304,7 +309,7 @@ class CallMethod(Call):
         """Signature of the method; of a module, of its forward."""
         if self._method == "__call__":
             return forward_signature(self._inputs[0].owner, with_self=True)
-        return signature_of(getattr(Tensor, self._method))
+        return method_signature(self._method)
 
     @property
     def graph(self) -> Any:

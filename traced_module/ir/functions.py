@@ -15,11 +15,14 @@ from megengine.core.pytree import TreeDef, flatten, unflatten
 from megengine.dispatch import opdefs
 from megengine.dispatch.public import public_functions
 from megengine.module import Module
+from megengine.tensor import Tensor
 
 N = TypeVar("N")
 Arguments = tuple[TreeDef, tuple[tuple[int, Any], ...]]  # nesting, (index of the leaf, constant)
 
 _NAMED, _BY_NAME_ONLY = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+_METHODS = ["__getitem__:index", "__setitem__:index", "__matmul__:other", "__rmatmul__:other"]
+_OPERANDS = dict(method.split(":") for method in _METHODS)  # what MegEngine calls them, where it is not "value"
 wrapped_functions: dict[str, Callable[..., Any]] = {}
 
 
@@ -57,6 +60,15 @@ def function_of(qualified: str) -> Callable[..., Any]:
 @functools.lru_cache(maxsize=2048)
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
+
+
+@functools.lru_cache(maxsize=256)
+def method_signature(name: str) -> inspect.Signature:
+    """Signature of a method of tensors, with MegEngine's names for the tensor and the operand of an operator."""
+    parameters = list(signature_of(getattr(Tensor, name)).parameters.values())
+    names = ["self", _OPERANDS.get(name, "value")] if name.startswith("__") else ["self"]
+    renamed = [p.replace(name=n) for p, n in zip(parameters, names, strict=False)]
+    return inspect.Signature([*renamed, *parameters[len(renamed) :]])
 
 
 def normalized(
