@@ -168,6 +168,8 @@ class _Inliner:
             self.graph.names.take(name, None)  # for the next one; linking gives it to the node
             spec = node.spec if isinstance(node, TensorNode) else None
             outputs.append(self.graph._make_node(new, spec, name, self._qualname(node, at)))
+            if spec is not None:
+                outputs[-1].qparams = node.qparams
             at.mapping[id(node)] = outputs[-1]
         new._outputs = tuple(outputs)
 

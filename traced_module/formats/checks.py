@@ -41,6 +41,13 @@ def spec_of(name: object, shape: tuple[int, ...], dtype: DType) -> TensorSpec:
     return TensorSpec(shape, dtype)
 
 
+def qparams_of(name: object, value: Any) -> Any:
+    """Quantization parameters of a node. Raises FileFormatError if the file has something else there."""
+    if not all(hasattr(value, part) for part in ("scale", "zero_point", "dtype_meta")):
+        raise FileFormatError(f"the qparams of node {brief(name)} are {brief(value)}")
+    return value
+
+
 @functools.cache
 def _multipliers(op: str) -> tuple[tuple[int, str], ...]:
     """(place, name) of the multipliers (M) and offsets (B) of an op: docs/integer-arithmetic.md."""

@@ -22,6 +22,7 @@ from megengine.traced_module.formats.checks import (
     check_method,
     check_multipliers,
     check_path,
+    qparams_of,
     spec_of,
     tensor_nodes,
 )
@@ -210,6 +211,8 @@ class ModuleReader:
                 spec = TensorSpec(spec.shape, spec.dtype, str(item["device"]))
         node = graph._make_node(expr, spec, name, str(item["qualname"]))
         node._id = count_in(item["id"])
+        if spec is not None and "qparams" in item:
+            node.qparams = qparams_of(name, self.values.value(item["qparams"]))
         graph.names.take(name, node)
         return node
 

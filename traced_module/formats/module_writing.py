@@ -131,6 +131,9 @@ class ModuleWriter:
 
     def expr(self, expr: Expr, where: str) -> dict[str, Any]:
         described = self.without_meta(expr, where)
+        for node, entry in zip(expr.outputs, described["outputs"], strict=True):
+            if isinstance(node, TensorNode) and node.qparams is not None:
+                entry["qparams"] = self.values.value(node.qparams, f"{where}.{node.name}.qparams")
         if expr.meta:
             described["meta"] = self.meta(expr.meta, f"{where}.{expr.outputs[0].name}" if expr.outputs else where)
         return described

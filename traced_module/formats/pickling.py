@@ -100,7 +100,10 @@ def _graph(graph: InternalGraph) -> dict[str, Any]:
 
 
 def _expr(expr: Expr, place: dict[int, tuple[int, int]]) -> tuple[Any, ...]:
-    outputs = [(n.id, n.name, n.qualname, n.spec if isinstance(n, TensorNode) else None) for n in expr.outputs]
+    outputs = [
+        (n.id, n.name, n.qualname, *((n.spec, n.qparams) if isinstance(n, TensorNode) else (None, None)))
+        for n in expr.outputs
+    ]
     results = expr.out_def if isinstance(expr, Call) else None
     head = (expr.kind, expr.id, dict(expr.meta), expr.kept, results)
     return (*head, _PARTS[type(expr)](expr), [place[id(n)] for n in expr.inputs], outputs)
@@ -115,9 +118,11 @@ def _rebuilt_graph(described: dict[str, Any], owner: TracedModule) -> InternalGr
         if isinstance(expr, Call):
             expr._out_def = results
         nodes.append([])
-        for number, name, qualname, spec in outputs:
+        for number, name, qualname, spec, qparams in outputs:
             node = graph._make_node(expr, spec, name, qualname)
             node._id = number
+            if qparams is not None:
+                node.qparams = qparams
             nodes[-1].append(node)
         expr._outputs = tuple(nodes[-1])
         link(graph, expr, [nodes[i][k] for i, k in inputs], None)

@@ -29,7 +29,14 @@ from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.editing.inferring import infer_again
 from megengine.traced_module.formats import tm_loaders, tm_tensors, tm_versions
-from megengine.traced_module.formats.checks import check_attribute, check_called, check_method, check_path, tensor_nodes
+from megengine.traced_module.formats.checks import (
+    check_attribute,
+    check_called,
+    check_method,
+    check_path,
+    qparams_of,
+    tensor_nodes,
+)
 from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, METADATA, ORIGINS
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
@@ -281,6 +288,8 @@ class _Reader:
             node._name = name  # also the name of a Python builtin
         node._qualname = _text(state.get("_qualname", state.get("_orig_name"))) or f"{graph.qualname}.[{name}]"
         node._id = int(state["_id"])
+        if spec is not None and state.get("_qparams") is not None:
+            node.qparams = qparams_of(name, self.build(state["_qparams"]))
         return node
 
     # ------------------------------------------------------------ expressions

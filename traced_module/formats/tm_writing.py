@@ -425,7 +425,7 @@ def _node(node: Node, expr: Stub, users: list[Stub]) -> dict[str, Any]:
     if isinstance(node, TensorNode):
         dtype = node.spec.dtype
         state |= {
-            "_qparams": None,
+            "_qparams": node.qparams,
             "_shape": node.spec.shape,
             "_dtype": with_metadata(dtype) if isinstance(dtype, QuantizedDType) else dtype,
             "_device": _DEVICE,

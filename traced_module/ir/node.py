@@ -98,7 +98,8 @@ class TensorNode(Node):
     `node.reshape(1, -1)` add expressions to the graph and give their nodes.
     """
 
-    __slots__ = ("_spec",)
+    __slots__ = ("_spec", "qparams")
+    value = None  # a graph holds no values: those of a run are in `watch_node_value` of the traced module
 
     def __init__(self, graph: Any, ident: int, name: str, qualname: str, expr: Expr, spec: TensorSpec) -> None:
         self._graph = graph  # all here: a call of the base takes as long again
@@ -108,6 +109,7 @@ class TensorNode(Node):
         self._expr = expr
         self._users = {}
         self._spec = spec
+        self.qparams: Any = None  # of the fake quantization that made the value, when it was traced
 
     spec = fixed("_spec", TensorSpec, "Shape, dtype and device.", _SPEC)
 
@@ -121,7 +123,9 @@ class TensorNode(Node):
     device = fixed("_spec.device", str, "Name of the device.", _SPEC)
 
     def _copy(self, graph: Any, expr: Expr) -> TensorNode:
-        return TensorNode(graph, self._id, self._name, self._qualname, expr, self._spec)
+        new = TensorNode(graph, self._id, self._name, self._qualname, expr, self._spec)
+        new.qparams = self.qparams
+        return new
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         inserting = self._graph._inserting

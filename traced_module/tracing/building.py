@@ -119,6 +119,7 @@ class Builder:
         for tensor, node in zip(leaves, expr.outputs, strict=True):
             # the same object may be an argument, or known under another node: each node has a tensor of its own
             made = alias(tensor)
+            node.qparams = tensor._qparams
             self.scope.bind(made, node)
             fresh.append(made)
         return fresh[0] if structure.kind is None else unflatten(structure, fresh)
