@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from megengine.core.collecting import collection_paused
@@ -20,6 +21,7 @@ from megengine.traced_module.ir.copying import Copier, copied, holds
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.filters import NodeFilter
 from megengine.traced_module.ir.functions import (
+    argspec_of,
     arguments_key,
     constant_key,
     normalized,
@@ -91,6 +93,21 @@ class TracedModule(GraphOwner):
                 "use .graphs, one for each nesting of arguments it was called with"
             )
         return next(iter(self._graphs.values()))
+
+    @property
+    def argspec(self) -> inspect.FullArgSpec | None:
+        """Parameters of the forward that was traced, the module first, as MegEngine keeps them; None if unknown."""
+        return argspec_of(self.forward_signature)
+
+    @property
+    def argdef_graph_map(self) -> Mapping[Any, InternalGraph]:
+        """The graphs by the nesting of the arguments each was traced with; `graphs` lists them."""
+        return MappingProxyType(self._graphs)
+
+    @property
+    def argdef_outdef_map(self) -> Mapping[Any, Any]:
+        """The nesting of the results of each graph, by the same keys."""
+        return MappingProxyType({key: graph.out_def for key, graph in self._graphs.items()})
 
     @property
     def edit_log(self) -> Any:

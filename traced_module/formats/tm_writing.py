@@ -31,7 +31,7 @@ from megengine.traced_module.formats.tm_order import in_file_order
 from megengine.traced_module.formats.tm_tensors import METHOD, makes_tensor, with_class
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, LONGEST_NAME, METADATA, OPS, ORIGINS
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
-from megengine.traced_module.ir.functions import Arguments
+from megengine.traced_module.ir.functions import Arguments, argspec_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.primitives import check_former_inputs
@@ -444,16 +444,8 @@ def _with_self(arguments: Arguments) -> Arguments:
 
 
 def _argspec(signature: inspect.Signature | None) -> Stub | None:
-    if signature is None:
-        return None
-    kinds, parameters = inspect.Parameter, signature.parameters.values()
-    plain = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
-    named = [p for p in parameters if p.kind is kinds.KEYWORD_ONLY]
-    defaults = tuple(p.default for p in plain if p.default is not kinds.empty) or None
-    named_defaults = {p.name: p.default for p in named if p.default is not kinds.empty} or None
-    stars = (next((p.name for p in parameters if p.kind is k), None) for k in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD))
-    args = ([p.name for p in plain], *stars, defaults, [p.name for p in named], named_defaults, {})
-    return Stub("inspect.FullArgSpec", None, args)
+    spec = argspec_of(signature)
+    return None if spec is None else Stub("inspect.FullArgSpec", None, tuple(spec))
 
 
 WRITERS[TracedModule] = tm_content

@@ -21,6 +21,7 @@ N = TypeVar("N")
 Arguments = tuple[TreeDef, tuple[tuple[int, Any], ...]]  # nesting, (index of the leaf, constant)
 
 _NAMED, _BY_NAME_ONLY = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+_STARS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _METHODS = ["__getitem__:index", "__setitem__:index", "__matmul__:other", "__rmatmul__:other"]
 _OPERANDS = dict(method.split(":") for method in _METHODS)  # what MegEngine calls them, where it is not "value"
 wrapped_functions: dict[str, Callable[..., Any]] = {}
@@ -170,6 +171,21 @@ def forward_signature(module: Module, *, with_self: bool = False) -> inspect.Sig
 @functools.lru_cache(maxsize=2048)
 def _signature_without_self(function: Callable[..., Any]) -> inspect.Signature:
     return without_self(signature_of(function))
+
+
+def argspec_of(signature: inspect.Signature | None) -> inspect.FullArgSpec | None:
+    """A signature as MegEngine keeps it; annotations are left out."""
+    if signature is None:
+        return None
+    kinds, parameters = inspect.Parameter, signature.parameters.values()
+    plain = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    named = [p for p in parameters if p.kind is kinds.KEYWORD_ONLY]
+    defaults = tuple(p.default for p in plain if p.default is not kinds.empty) or None
+    named_defaults = {p.name: p.default for p in named if p.default is not kinds.empty} or None
+    star, stars = (next((p.name for p in parameters if p.kind is k), None) for k in _STARS)
+    return inspect.FullArgSpec(
+        [p.name for p in plain], star, stars, defaults, [p.name for p in named], named_defaults, {}
+    )
 
 
 def without_self(signature: inspect.Signature) -> inspect.Signature:
