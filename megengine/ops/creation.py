@@ -114,6 +114,7 @@ def arange(
     start: float = 0,
     stop: float | None = None,
     step: float = 1,
+    *,
     dtype: DTypeLike = "float32",
     device: str | None = None,
 ) -> Tensor:
@@ -129,7 +130,7 @@ def arange(
 
 
 @public(home=_HOME)
-def linspace(start: float, stop: float, num: int, dtype: DTypeLike = "float32", device: str | None = None) -> Tensor:
+def linspace(start: float, stop: float, num: int, *, dtype: DTypeLike = "float32", device: str | None = None) -> Tensor:
     """`num` evenly spaced numbers from start to stop, both included."""
     refuse_oversized("linspace", (max(int(num), 0),), 16)
     return _wrapped(np.linspace(float(start), float(stop), int(num)).astype(storage_of(as_dtype(dtype))), device)

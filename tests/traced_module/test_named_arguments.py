@@ -2,10 +2,11 @@
 
 import pytest
 
+import megengine.functional as F
 import megengine.module as M
 from megengine import tensor
 from megengine.traced_module import trace_module
-from megengine.traced_module.expr import Constant, GetAttr, Input
+from megengine.traced_module.expr import CallFunction, Constant, GetAttr, Input
 
 
 class Calls(M.Module):
@@ -59,3 +60,23 @@ def test_what_calls_nothing_has_no_arguments(graph):
         assert expr.const_val is expr.arg_def is expr.out_def is None
         with pytest.raises(AttributeError):
             expr.const_val = []
+
+
+def test_options_of_new_tensors_are_recorded_by_name():
+    # MegEngine takes them by name only: it cannot run a file in which they have places
+    class Made(M.Module):
+        def forward(self, x):
+            return x + F.arange(2) + F.linspace(0, 1, 2)
+
+    graph = trace_module(Made(), tensor([1.0, 2.0])).graph
+    calls = [str(e).partition("= ")[2] for e in graph.exprs() if isinstance(e, CallFunction)]
+    assert calls == [
+        "tensor.arange(2, None, 1, device=None, dtype=float32)",
+        "tensor.linspace(0, 1, 2, device=None, dtype=float32)",
+    ]
+
+
+@pytest.mark.parametrize("call", [lambda: F.arange(0, 4, 1, "int32"), lambda: F.linspace(0, 4, 5, "int32")])
+def test_options_of_new_tensors_are_given_by_name(call):
+    with pytest.raises(TypeError, match="expected (arange|linspace)"):
+        call()
