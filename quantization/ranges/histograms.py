@@ -30,12 +30,13 @@ class Bins:
         lo, hi = min(self.lo, float(values.min())), max(self.hi, float(values.max()))
         if (lo, hi) == (self.lo, self.hi):
             return Bins(lo, hi, self.counts + counted(values, number, lo, hi))
-        part = self.width / upsample_rate
+        extent, wanted = (float(np.float32(end) - np.float32(start)) for start, end in ((self.lo, self.hi), (lo, hi)))
+        part = extent / number / upsample_rate  # from float32 differences: a hair decides about a whole part
         if part == 0:  # only one value was seen: it goes where it lies
             first = counted(np.full(1, self.lo), number, lo, hi) * self.counts.sum()
             return Bins(lo, hi, first + counted(values, number, lo, hi))
-        rate = np.ceil((hi - lo) / (number * part))
-        more = rate * (number * part) - (hi - lo)
+        rate = np.ceil(wanted / (number * part))
+        more = rate * (number * part) - wanted
         lo, hi = lo - more / 2, hi + more / 2
         start = np.round((self.lo - lo) / part)
         below = np.r_[0.0, np.cumsum(self.counts)]  # an end of a bin -> the values below it

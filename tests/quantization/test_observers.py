@@ -51,6 +51,23 @@ def test_histogram_has_no_larger_error_than_megengine(dtype):
     assert error(qparams.scale.item(), zero) <= error(*RECORDED[f"HistogramObserver.{dtype}"][:2]) * 1.05
 
 
+# ends after two batches, by the real MegEngine 1.13: the second range is a whole number of sixteenths of the first
+WIDENED = {
+    (-0.7917250394821167, 0.5288949012756348, 2.5625): (-2.0287954807281494, 1.3552931547164917),
+    (-0.5820198059082031, 0.5373732447624207, 3.0625): (-1.7824357748031616, 1.6457056999206543),
+    (-0.43703195452690125, 0.6976311802864075, 3.625): (-1.6196988821029663, 2.564371109008789),
+    (-0.5818503499031067, 0.414368599653244, 2.3125): (-1.3455289602279663, 0.9582273960113525),
+    (-0.38346222043037415, 0.7491698265075684, 3.5625): (-1.401478886604309, 2.7043120861053467),
+}
+
+
+@pytest.mark.parametrize(("low", "high", "factor"), WIDENED)
+def test_histogram_is_widened_by_as_many_parts_as_by_megengine(low, high, factor):
+    ends = np.array([low, high], np.float32)
+    observer = observed(Q.HistogramObserver(bins=64, upsample_rate=16), [ends, ends * np.float32(factor)])
+    assert (observer.min_val.item(), observer.max_val.item()) == pytest.approx(WIDENED[low, high, factor], rel=1e-6)
+
+
 def test_histogram_survives_its_state_dict():
     values = np.random.default_rng(0).standard_normal((4, 4000)).astype(np.float32)
     values[0, 0] = 30.0
