@@ -1,16 +1,17 @@
 """All that is checked and measured on a GPU, by one command: `make test-cuda`, or python tests/cuda/run.py [PART ...]
 
 Parts: first (every way to the GPU once), contract (ops against references, gradients, errors), networks (zoo: float,
-plans, integers), training (curve, memory, asynchrony), bench (bench/gpu.py). The report is left in a folder, and is
-written anew after each part, of which one that is ended says what it has seen: report.json, report.txt, and what each
-part printed. A test after which the device answers nothing, as behind an illegal address, fails with "the context is
-lost since this test"; those behind it run again in another process, and are "lost" where that does not help. Without a
-GPU parts are skipped, and the report says why.
+plans, integers), exact (integers of networks of pictures and of 200 drawn ones, node by node), training (curve, memory,
+asynchrony), bench (bench/gpu.py). The report is left in a folder, and is written anew after each part, of which one
+that is ended says what it has seen: report.json, report.txt, and what each part printed. A test after which the device
+answers nothing, as behind an illegal address, fails with "the context is lost since this test"; those behind it run
+again in another process, and are "lost" where that does not help. Without a GPU parts are skipped, and the report says
+why.
 
 With a quarter of an hour, in this order, each with what is left if the one before took longer:
   python tests/cuda/run.py --no-compile --limit 90 first                 what fails here explains what fails later
   python tests/cuda/run.py --limit 200 contract                          all kernels are compiled before; every op
-  python tests/cuda/run.py --no-compile --limit 120 networks training    networks, plans, integers, training
+  python tests/cuda/run.py --no-compile --limit 120 networks exact training   plans, integers, training
   python bench/int8_gpu.py --check                                       integer layers by every tile, and the reference
   python bench/gpu.py quantize inference training --only "ours, torch eager" --patience 150 --json gpu-report/bench.json
   python bench/gpu_moves.py                                              moves, indexing, sorts beside torch
@@ -38,6 +39,7 @@ TESTS = {
     "first": "test_first.py",
     "contract": "test_contract.py",
     "networks": "test_networks.py",
+    "exact": "test_exact.py",
     "training": "test_training.py",
 }
 PARTS = (*TESTS, "bench")
