@@ -14,7 +14,19 @@ from megengine.core.sizes import is_open
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import FLOAT_ONLY, ErrorSample, OnnxRule, QuantRule, Sample, apply, define, no_onnx, public
+from megengine.dispatch import (
+    FLOAT_ONLY,
+    ErrorSample,
+    OnnxRule,
+    QuantRule,
+    Sample,
+    apply,
+    define,
+    get_op,
+    mixed,
+    no_onnx,
+    public,
+)
 from megengine.kernels.reference import conv as reference
 from megengine.kernels.reference import ordered
 from megengine.ops.common import (
@@ -348,8 +360,12 @@ _Convolutions(3).define(quantized=False)
 
 
 def one_dtype(op: str, *tensors: Any) -> list[Tensor]:
+    """Those that are there, in the dtype that they have together."""
     present = [as_tensor(t) for t in tensors if t is not None]
     dtype = present[0].dtype
+    if any(t.dtype != dtype for t in present) and get_op(op).weighted:
+        present = [*map(mixed.lowered, present)]  # what is low is not raised, to be lowered again
+        dtype = present[0].dtype
     for t in present[1:]:
         dtype = promote(op, dtype, t.dtype)
     return [t if t.dtype == dtype else apply("cast", t, dtype=dtype) for t in present]

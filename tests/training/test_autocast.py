@@ -9,6 +9,7 @@ import megengine.module as M
 from megengine import amp
 from megengine.autodiff import GradManager
 from megengine.core.dtype import bfloat16
+from megengine.dispatch.apply import Interposer, begin, end
 from megengine.quantization import to_half
 from megengine.traced_module import trace_module
 
@@ -24,6 +25,7 @@ DTYPES = {
     "matmul": (lambda: F.matmul(A, A.T), "low"),
     "of a low one": (lambda: F.relu(F.conv2d(X, W)), "low"),
     "with a float32 one": (lambda: F.conv2d(X, W) + X[:, :1, :4, :4], "float32"),
+    "conv3d": (lambda: F.conv3d(F.expand_dims(X, 2), F.expand_dims(W, 2)), "float32"),
     "add": (lambda: X + X, "float32"),
     "softmax": (lambda: F.softmax(A), "float32"),
 }
@@ -38,6 +40,38 @@ def test_dtypes_of_results(name, low):
         with amp.autocast(low_prec_dtype=low):
             assert run().dtype == (low if dtype == "low" else dtype)
     assert run().dtype == np.float32
+
+
+# a layer, and the shapes of its operands
+WEIGHTED = {
+    "conv1d": (F.conv1d, (2, 3, 6), (4, 3, 3)),
+    "conv2d": (F.conv2d, (2, 3, 6, 6), (4, 3, 3, 3)),
+    "conv_transpose2d": (F.conv_transpose2d, (2, 3, 6, 6), (3, 4, 3, 3)),
+    "linear": (F.linear, (2, 6), (4, 6)),
+    "matmul": (F.matmul, (2, 6), (6, 4)),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_what_is_low_is_not_raised_to_be_lowered(name):
+    """A layer behind a layer: its operand is low, its weight is not."""
+    layer, *shapes = WEIGHTED[name]
+    x, w = (mge.tensor(np.ones(shape, np.float32)) for shape in shapes)
+    x, cast = x.astype("bfloat16"), []
+
+    class Casts(Interposer):
+        def apply(self, op, tensors, attrs, proceed):
+            if op.name == "cast":
+                cast.append((tensors[0].shape, str(attrs["dtype"])))
+            return proceed()
+
+    with amp.autocast(low_prec_dtype="bfloat16"):
+        begin(watching := Casts())
+        try:
+            assert layer(x, w).dtype == "bfloat16"
+        finally:
+            end(watching)
+    assert cast == [(w.shape if name != "conv1d" else (4, 3, 1, 3), "bfloat16")]
 
 
 def test_values_are_those_of_cast_operands():
