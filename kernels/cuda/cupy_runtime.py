@@ -242,6 +242,11 @@ class CupyRuntime(Runtime):
         self._granted[function] = shared
 
     @functools.cached_property
+    def model(self) -> str:
+        name = self._cupy.cuda.runtime.getDeviceProperties(self.index)["name"]
+        return name.decode(errors="replace")
+
+    @functools.cached_property
     def libraries(self) -> Libraries:
         self._select()
         kind = self._cupy.cuda.runtime.getDeviceProperties(self.index)["name"].decode()

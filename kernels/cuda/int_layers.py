@@ -6,6 +6,7 @@ Kernels take and give dense channels-last arrays, `layer_last`; the eager calls 
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import math
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from megengine.kernels.cuda import int_layout
 from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.int_constants import aligned, index_type, packed
 from megengine.kernels.cuda.int_layout import to_first, to_last, wider
-from megengine.kernels.cuda.sources import Program, program, type_name
+from megengine.kernels.cuda.sources import Program, headers_of, program, text_of, type_name
 from megengine.kernels.kernel import EagerKernel, Kernel
 from megengine.kernels.problem import Problem
 
@@ -30,23 +31,32 @@ _LAST_WARPS = 80  # compute capability from which tensor cores take 8-bit number
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What a block of the tensor-core kernel computes; `speed` is relative, of a multiprocessor full of such blocks."""
+    """What a block of the tensor-core kernel computes; `speed` is relative, of a multiprocessor full of such blocks.
+
+    Tiles of speed 0 are taken where they were measured to be fastest, by plans that are tuned.
+    """
 
     pixels: int
     channels: int
     warp_pixels: int
     stages: int
     blocks: int  # at once on a multiprocessor
-    speed: float
+    speed: float = 0.0
+    warp_channels: int = 32
+
+    @property
+    def name(self) -> str:
+        """Of the tile in rows of figures and in the file of tuned kernels."""
+        return f"{self.pixels}x{self.channels}/{self.warp_pixels}x{self.warp_channels}:{self.stages}"
 
     @property
     def threads(self) -> int:
         """Of a block."""
-        return self.pixels // self.warp_pixels * (self.channels // 32) * 32
+        return self.pixels // self.warp_pixels * (self.channels // self.warp_channels) * 32
 
     @property
     def shared(self) -> int:
-        """Bytes of a block: below 48 KiB, which need no permission."""
+        """Bytes of a block."""
         return self.stages * (self.pixels + self.channels) * 64
 
 
@@ -56,7 +66,29 @@ TILES = (
     Tile(64, 64, 32, 4, 4, 0.86),
     Tile(128, 32, 32, 4, 4, 0.42),
     Tile(32, 32, 16, 4, 8, 0.41),
+    # warps of 64 x 64 read less of shared memory a product than warps of 64 x 32
+    Tile(128, 128, 64, 4, 2, warp_channels=64),
+    Tile(128, 256, 64, 4, 1, warp_channels=64),
+    Tile(256, 64, 64, 4, 2, warp_channels=64),
+    Tile(128, 64, 64, 6, 3, warp_channels=64),
+    # deep rings and small blocks, for few pixels and many channels
+    Tile(128, 128, 64, 6, 2),
+    Tile(64, 128, 32, 6, 2),
+    Tile(64, 64, 32, 8, 3),
+    Tile(64, 32, 32, 8, 4),
 )
+RULED = tuple(tile for tile in TILES if tile.speed)  # what plans that are not tuned choose from
+
+
+def tiles_of(grain: int) -> tuple[Tile, ...]:
+    """Those that are measured where so many bytes are copied at once: small copies take registers of wide warps."""
+    return tuple(tile for tile in TILES if grain == 16 or tile.warp_channels == 32)
+
+
+def digest() -> str:
+    """What times of tiles hold for: the text of their kernel."""
+    source = text_of("int_gemm.cu")
+    return hashlib.sha256("".join([source, *headers_of(source).values()]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +190,7 @@ def best_tile(pixels: int, channels: int, groups: int) -> Tile:
         blocks = -(-pixels // tile.pixels) * -(-channels // tile.channels) * groups
         return -(-blocks // _PROCESSORS) * tile.pixels * tile.channels / tile.speed
 
-    return min(TILES, key=time)
+    return min(RULED, key=time)
 
 
 def _tensor_cores(g: Geometry, pitch: int) -> Form | None:
@@ -242,7 +274,8 @@ def _program(form: Form, x: Any, out: Any, residual: Any | None, *, eights: bool
         sums = {"ACC": "i64" if wide else "int", "BYTES": int(not wide)}
         return program("int_direct.cu", INDEX=index_type(size), **sums, **types)
     tile = form.tile
-    sizes = {"BLOCK_M": tile.pixels, "BLOCK_N": tile.channels, "WARP_M": tile.warp_pixels}
+    sizes = {"BLOCK_M": tile.pixels, "BLOCK_N": tile.channels}
+    sizes |= {"WARP_M": tile.warp_pixels, "WARP_N": tile.warp_channels}
     sizes |= {"STAGES": tile.stages, "BLOCKS": tile.blocks, "GRAIN": form.grain}
     modes = {"POINT": int(form.point), "RESIDUAL": int(given), "EIGHTS": int(eights)}
     return program("int_gemm.cu", **sizes, **modes, **types)
@@ -354,12 +387,18 @@ def layer_last(problem: Problem, form: Form, x: DeviceArray, *more: DeviceArray)
     return run_last(prepared(problem, x.shape[3], x.runtime.architecture, form), x, *more)
 
 
-def conv_last(problem: Problem, x: DeviceArray, *more: DeviceArray) -> DeviceArray:
-    """`run_last` in the form that is fastest; tensor cores get wider pixels where words need them."""
+def conv_last(problem: Problem, x: DeviceArray, *more: DeviceArray, tile: Tile | None = None) -> DeviceArray:
+    """`run_last` in the form that is fastest; tensor cores get wider pixels where words need them.
+
+    A tile, which was measured to be the fastest, takes the place of the one that is chosen by a rule.
+    """
     pitch, architecture = useful_pitch(problem), x.runtime.architecture
     if x.shape[3] < pitch and prepared(problem, pitch, architecture).form.tile:
         x = wider(x, pitch)
-    return run_last(prepared(problem, x.shape[3], architecture), x, *more)
+    made = prepared(problem, x.shape[3], architecture)
+    if tile is not None and made.form.tile is not None:
+        made = prepared(problem, x.shape[3], architecture, replace(made.form, tile=tile))
+    return run_last(made, x, *more)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -396,10 +435,11 @@ def _tensor_core_programs() -> Iterator[Program]:
     u8, s8, real = (np.dtype(t) for t in (np.uint8, np.int8, np.float32))
     for tile in TILES:
         form = Form("cuda_conv_mma", 16, tile=tile)
-        for residual in (None, u8):
+        for residual in (None, u8) if tile.speed else (u8,):
             yield _program(form, s8, u8, residual, eights=True)
             yield _program(replace(form, point=True), u8, u8, residual, eights=True)
-        yield _program(replace(form, grain=4), u8, u8, u8, eights=False)
+        if tile in tiles_of(4):
+            yield _program(replace(form, grain=4), u8, u8, u8, eights=False)
     yield _program(replace(form, grain=8), u8, s8, s8, eights=True)
     yield _program(replace(form, point=True), s8, real, None, eights=True)
 

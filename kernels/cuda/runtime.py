@@ -172,6 +172,11 @@ class Runtime:
         return (time.perf_counter() - begin) * 1e3
 
     @functools.cached_property
+    def model(self) -> str:
+        """What kind of device it is."""
+        return type(self).__name__
+
+    @functools.cached_property
     def libraries(self) -> Any:
         """NVIDIA's (libraries.Libraries); None where there are none."""
         return None

@@ -116,17 +116,17 @@ def compile(
     graph = lower(model).graph
     name = normalize(device) if device is not None else home(graph)
     if name.startswith("gpu"):
-        return _on_gpu(graph, name)
+        return _on_gpu(graph, name, tune)
     return _planned(moved(graph, name), partial(Plan, threads=threads, tune=tune))
 
 
-def _on_gpu(graph: InternalGraph, device: str) -> AnyPlan:
+def _on_gpu(graph: InternalGraph, device: str, tune: bool) -> AnyPlan:
     if names := sorted({expr.op for expr in counting(graph)}):
         raise OptionError(
             f"plan: {listed(names)} gives lengths that depend on values, which plans on {device} do not take; call the "
             "network itself, or compile it for cpu0"
         )
-    make = partial(GpuPlan, device=device)
+    make = partial(GpuPlan, device=device, tune=tune)
     return OpenPlan(graph, make) if has_open_axes(graph) else make(graph)
 
 

@@ -27,6 +27,7 @@ from megengine.plan.chains import fuse_chains
 from megengine.plan.compiler import StepInfo, is_exact
 from megengine.plan.fuse import fuse
 from megengine.plan.gpu_layouts import last_kernel, prefers_last, turnable, turned_op
+from megengine.plan.gpu_tuning import GpuTuner
 from megengine.plan.layouts import one_layout
 from megengine.plan.norms import name_norms
 from megengine.plan.views import fold_views
@@ -102,8 +103,9 @@ def _run_of(kernel: Kernel) -> Callable[..., Any]:
 class _Builder:
     """Collects steps and the numbers of the values that they read and write."""
 
-    def __init__(self, graph: InternalGraph, device: str) -> None:
+    def __init__(self, graph: InternalGraph, device: str, *, tune: bool) -> None:
         self.device, self.runtime = device, runtime_of(device)
+        self.tuner = GpuTuner(self.runtime) if tune else None
         self.steps: list[_Step] = []
         self.values: list[DeviceArray | None] = []  # constants are there, others come when they are computed
         # value, whether channels-last (or the channels in memory, where these are more than it has) -> number
@@ -114,6 +116,8 @@ class _Builder:
                 self._add(expr)
         self.outputs = [self._get(node, last=False) for node in graph.outputs]
         self._drop()
+        if self.tuner:
+            self.tuner.keep()
 
     def _new(self, array: DeviceArray | None = None) -> int:
         self.values.append(array)
@@ -169,9 +173,12 @@ class _Builder:
         follows = expr.op in FOLLOWING and usable and not prefers_last(expr.inputs, self._lies_last)
         if kernel is not None and not follows:
             reads = [self._get(n, last=i in moving) for i, n in enumerate(expr.inputs)]
+            run, name = partial(_run_of(kernel), problem), kernel.name
             if expr.op == "qconv2d":
                 reads[0] = self._pitched(expr.inputs[0], cuda.int_layers.useful_pitch(problem))
-            self._step(expr, problem, kernel.name, partial(_run_of(kernel), problem), reads, last=True)
+                if (tile := self.tuner.tile(problem) if self.tuner else None) is not None:
+                    run, name = partial(run, tile=tile), f"{name} {tile.name}"
+            self._step(expr, problem, name, run, reads, last=True)
             return
         if self._turned(expr, problem):
             return
@@ -239,13 +246,13 @@ class GpuPlan:
 
     The first call records the launches as one CUDA graph, which all calls replay; their memory belongs to the plan.
     Where a step waits for the GPU, steps run one by one (`describe` says so). Shapes are those of the graph. Results of
-    calls have memory of their own.
+    calls have memory of their own. `tune` measures the tiles of integer convolutions, or takes those that won before.
     """
 
-    def __init__(self, source: InternalGraph, *, device: str = "gpu0") -> None:
-        self.source, self.device = source, device
+    def __init__(self, source: InternalGraph, *, device: str = "gpu0", tune: bool = False) -> None:
+        self.source, self.device, self._tune = source, device, tune
         self.graph = prepared(source)
-        self._builder = _Builder(self.graph, device)
+        self._builder = _Builder(self.graph, device, tune=tune)
         self._recording: Recording | None = None
         self._given: list[DeviceArray] = []  # inputs of the recording
         self._apart = ""  # why steps run one by one
@@ -330,7 +337,7 @@ class GpuPlan:
         return [Tensor._wrap(a, n.spec.dtype, self.device) for a, n in zip(found, nodes, strict=True)]
 
     def __reduce__(self) -> Any:
-        return partial(GpuPlan, device=self.device), (self.source,)
+        return partial(GpuPlan, device=self.device, tune=self._tune), (self.source,)
 
     def profile(self, *inputs: Any, repeat: int = 20) -> list[tuple[StepInfo, float]]:
         """Median seconds of the GPU for every step over `repeat` runs, one by one."""

@@ -1,8 +1,8 @@
 """The choice of kernels by measuring, with winners that later plans find in a file of this machine.
 
-The file is `tuning-<machine>.json` in the cache folder (`core.files.cache_dir`): a machine is a CPU, an instruction set
-and a build of the package. `MEGENGINE_TUNE_CACHE=off` neither reads nor writes it. Processes may use it at once: it is
-replaced as a whole, by one at a time.
+The file is `tuning-<machine>.json` in the cache folder (`core.files.cache_dir`): a machine is a CPU, an instruction
+set and a build of the package, or a GPU and the kernels for it. `MEGENGINE_TUNE_CACHE=off` neither reads nor writes
+it. Processes may use it at once: it is replaced as a whole, by one at a time.
 """
 
 from __future__ import annotations
@@ -35,44 +35,66 @@ _KEPT = 20_000  # winners of a file
 Constants = dict[int, np.ndarray]
 
 
-class Tuner:
-    """Chooses kernels for the steps of one plan. `keep` writes what was measured."""
+class Winners:
+    """The winners of measurements on a machine: those of its file, and new ones, which `keep` writes."""
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-        self._file = _file()
+    def __init__(self, machine: dict[str, Any]) -> None:
+        self._machine = machine
+        self._file = _file(machine)
         self._known = _read(self._file)
         self._new: dict[str, str] = {}
 
-    def pick(self, kernels: Sequence[StepKernel], problem: Problem, constants: Constants) -> StepKernel:
-        """The fastest of the kernels: the one that won before in such a step, or the winner of a measurement."""
-        if len(kernels) == 1:
-            return kernels[0]
-        key = self._signature(kernels, problem, constants)
-        winner = self._new.get(key, self._known.get(key))
-        if winner not in [k.name for k in kernels]:
-            winner = self._new[key] = _fastest(kernels, problem, constants, self.threads).name
-        return next(k for k in kernels if k.name == winner)
+    def get(self, key: str) -> str | None:
+        """The name of a winner, if there is one."""
+        return self._new.get(key, self._known.get(key))
+
+    def put(self, key: str, name: str) -> None:
+        """Note a winner."""
+        self._new[key] = name
 
     def keep(self) -> None:
-        """Add the winners of this plan to the file."""
+        """Add the new winners to the file."""
         if self._file is None or not self._new:
             return
         try:
             with _alone(self._file):
                 winners = {**_read(self._file, again=True), **self._new}
-                kept = {"machine": _machine(), "winners": dict(list(winners.items())[-_KEPT:])}
+                kept = {"machine": self._machine, "winners": dict(list(winners.items())[-_KEPT:])}
                 with replacing(self._file) as out:
                     out.write(json.dumps(kept, indent=0).encode())
         except OSError as error:
             text = f"tuned kernels are not kept: {error}; set MEGENGINE_CACHE to a folder, or MEGENGINE_TUNE_CACHE=off"
             warn_caller(text, RuntimeWarning)
 
+
+def signature(problem: Problem) -> list[Any]:
+    """What the time of a step depends on: not the numbers of scales, which differ from network to network."""
+    values = [[*map(_plain, side)] for side in (problem.inputs, problem.outputs)]
+    return [*values, [[name, _plain(value)] for name, value in sorted(problem.attrs.items())]]
+
+
+class Tuner:
+    """Chooses kernels for the steps of one plan. `keep` writes what was measured."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._winners = Winners(_machine())
+        self.keep = self._winners.keep
+
+    def pick(self, kernels: Sequence[StepKernel], problem: Problem, constants: Constants) -> StepKernel:
+        """The fastest of the kernels: the one that won before in such a step, or the winner of a measurement."""
+        if len(kernels) == 1:
+            return kernels[0]
+        key = self._signature(kernels, problem, constants)
+        winner = self._winners.get(key)
+        if winner not in [k.name for k in kernels]:
+            winner = _fastest(kernels, problem, constants, self.threads).name
+            self._winners.put(key, winner)
+        return next(k for k in kernels if k.name == winner)
+
     def _signature(self, kernels: Sequence[StepKernel], problem: Problem, constants: Constants) -> str:
-        """What the time of a step depends on: not the numbers of scales, which differ from network to network."""
-        values = [[*map(_plain, side)] for side in (problem.inputs, problem.outputs)]
-        attrs = [[name, _plain(value)] for name, value in sorted(problem.attrs.items())]
-        return json.dumps([problem.op, self.threads, *values, attrs, sorted(constants), [k.name for k in kernels]])
+        names = [k.name for k in kernels]
+        return json.dumps([problem.op, self.threads, *signature(problem), sorted(constants), names])
 
 
 def _plain(value: Any) -> Any:
@@ -146,10 +168,10 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _file() -> Path | None:
+def _file(machine: dict[str, Any]) -> Path | None:
     if os.environ.get("MEGENGINE_TUNE_CACHE", "").lower() in ("0", "off"):
         return None
-    digest = hashlib.sha256(json.dumps(_machine()).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(machine).encode()).hexdigest()[:16]
     return cache_dir() / f"tuning-{digest}.json"
 
 

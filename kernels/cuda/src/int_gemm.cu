@@ -2,7 +2,7 @@
 // XT: u8 or s8; OUT: type of results, u8 for both kinds of 8 bits; RT: that of residuals, likewise; RESIDUAL: 1 where there
 // are some. GRAIN: 16, 8 or 4, which
 // divides the channels of a tap. EIGHTS: 1 where eight divides the channels of y. POINT: 1 for windows of one pixel without
-// stride or padding, where pixels of x are those of y. A block computes BLOCK_M pixels x BLOCK_N channels in warps of WARP_M x 32, 64 numbers of
+// stride or padding, where pixels of x are those of y. A block computes BLOCK_M pixels x BLOCK_N channels in warps of WARP_M x WARP_N, 64 numbers of
 // depth a step, with STAGES buffers: while one is read, copies into the others are on their way. BLOCKS run
 // at once on a multiprocessor.
 // Weights [groups, rows, depth] are spread by cuda_pack, so that each thread has eight neighbouring channels of a pixel.
@@ -10,7 +10,8 @@
 #ifndef BARRIER
 #define BARRIER() __syncthreads()
 #endif
-#define WARPS_N (BLOCK_N / 32)
+#define WARPS_N (BLOCK_N / WARP_N)
+#define ACROSS (WARP_N / 32)                        // times 32 channels of a warp
 #define THREADS (BLOCK_M / WARP_M * WARPS_N * 32)
 #define ROWS_X (BLOCK_M * 4 / THREADS)              // rows of x that a thread copies 16 bytes of
 #define ROWS_W ((BLOCK_N * 4 + THREADS - 1) / THREADS)
@@ -162,7 +163,7 @@ COC_FN void put_eight(const Layer& layer, const Finish& finish, const float (&t)
     }
 }
 
-typedef int Sums[WARP_M / 16][4][4];  // of a thread, as mma_16x8x32 has them: 16 pixels x 8 channels each
+typedef int Sums[WARP_M / 16][4][4];  // of a thread and 32 channels, as mma_16x8x32 has them: 16 pixels x 8 channels each
 
 // Sums begin with b of eight channels.
 COC_FN void begin_sums(Sums& acc, const int* b) {
@@ -178,24 +179,27 @@ COC_FN void begin_sums(Sums& acc, const int* b) {
 
 // 64 numbers of depth, of the buffer that begins at word `begin`, by a warp.
 template <class S>
-COC_FN void multiply(Sums& acc, const S& tile, int begin, int warp_m, int warp_n) {
+COC_FN void multiply(Sums (&acc)[ACROSS], const S& tile, int begin, int warp_m, int warp_n) {
     // which row of 16 bytes a lane names to ldmatrix: of x, rows 0-7, 8-15, then 16 bytes on; of w, 16 bytes on, then rows 8-15
     const int lane = threadIdx.x % 32, row_x = warp_m * WARP_M + lane % 16, chunk_x = lane / 16;
-    const int row_w = warp_n * 32 + lane / 16 * 8 + lane % 8, chunk_w = lane / 8 % 2;
+    const int row_w = warp_n * WARP_N + lane / 16 * 8 + lane % 8, chunk_w = lane / 8 % 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        unsigned left[WARP_M / 16][4], right[2][4];
+        unsigned left[WARP_M / 16][4];
 #pragma unroll
         for (int i = 0; i < WARP_M / 16; i++) ldmatrix_x4(left[i], tile, begin + placed(row_x + i * 16, half * 2 + chunk_x));
 #pragma unroll
-        for (int j = 0; j < 2; j++) ldmatrix_x4(right[j], tile, begin + BLOCK_M * 16 + placed(row_w + j * 16, half * 2 + chunk_w));
+        for (int j = 0; j < WARP_N / 16; j++) {
+            unsigned right[4];
+            ldmatrix_x4(right, tile, begin + BLOCK_M * 16 + placed(row_w + j * 16, half * 2 + chunk_w));
 #pragma unroll
-        for (int i = 0; i < WARP_M / 16; i++)
+            for (int i = 0; i < WARP_M / 16; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const unsigned both[2] = {right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]};
-                mma_16x8x32<XT>(acc[i][j], left[i], both);
-            }
+                for (int k = 0; k < 2; k++) {
+                    const unsigned both[2] = {right[k * 2], right[k * 2 + 1]};
+                    mma_16x8x32<XT>(acc[j / 2][i][j % 2 * 2 + k], left[i], both);
+                }
+        }
     }
 }
 
@@ -244,14 +248,16 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, BLOCKS, const XT* x, const s8* weights, co
     const Window v = WINDOW;
     const int warp = threadIdx.x / 32, warp_m = warp / WARPS_N, warp_n = warp % WARPS_N, lane = threadIdx.x % 32;
     const int first = (int)(blockIdx.x / tiles_n) * BLOCK_M, first_row = (int)(blockIdx.x % tiles_n) * BLOCK_N;
-    const int channel = first_row + warp_n * 32 + lane % 4 * 8, steps = depth / 64;  // the first of eight channels
+    const int channel = first_row + warp_n * WARP_N + lane % 4 * 8, steps = depth / 64;  // the first of eight channels
     const i64 place = (i64)blockIdx.z * rows + channel;
     Copies copies;
     copies.begin(layer, v, first, first_row);
     if (first_row + copies.row < rows) fetch_ahead(copies.w);  // which earlier launches hardly ever write
     EARLY_LAUNCH();
-    Sums acc = {};
-    if (channel < rows) begin_sums(acc, b + place);
+    Sums acc[ACROSS] = {};
+#pragma unroll
+    for (int j = 0; j < ACROSS; j++)
+        if (channel + j * 32 < rows) begin_sums(acc[j], b + place + j * 32);
 #pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; stage++) {
         if (stage < steps) copies.step(layer, v, tile, stage, first_row);
@@ -269,5 +275,9 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, BLOCKS, const XT* x, const s8* weights, co
         multiply(acc, tile, reading * STAGE, warp_m, warp_n);
         reading = reading + 1 == STAGES ? 0 : reading + 1;
     }
-    if (channel < of_group) put_sums(layer, Finish(OUTPUT), acc, first + warp_m * WARP_M + lane / 4, channel, place);
+    const Finish finish(OUTPUT);
+#pragma unroll
+    for (int j = 0; j < ACROSS; j++)
+        if (channel + j * 32 < of_group)
+            put_sums(layer, finish, acc[j], first + warp_m * WARP_M + lane / 4, channel + j * 32, place + j * 32);
 }

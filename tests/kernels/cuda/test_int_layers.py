@@ -17,7 +17,8 @@ from megengine.tensor import Tensor
 
 f32 = np.float32
 OLD, NEW = 75, 90  # compute capabilities without and with the tensor-core kernel
-SMALL = int_layers.TILES[-1]
+SMALL = int_layers.RULED[-1]
+WIDE = next(tile for tile in int_layers.TILES if tile.warp_channels == 64)
 
 
 def grid(rng, name: str, scale: float = 0.05):
@@ -132,7 +133,7 @@ def test_tensor_cores_take_channels(c, groups, grain, joined):
     same(computed(inputs, attrs), by_reference("qconv2d", inputs, attrs))
 
 
-@pytest.mark.parametrize("tile", int_layers.TILES, ids=lambda t: f"{t.pixels}x{t.channels}")
+@pytest.mark.parametrize("tile", int_layers.TILES, ids=lambda t: t.name)
 @pytest.mark.parametrize("around", [-1, 0, 1])
 def test_tiles(tile, around):
     """Pixels and channels around the size of a tile, and depths of one step and several."""
@@ -144,7 +145,7 @@ def test_tiles(tile, around):
     same(computed(inputs, attrs, form), by_reference("qconv2d", inputs, attrs))
 
 
-@pytest.mark.parametrize("tile", [int_layers.TILES[2], SMALL], ids=lambda t: f"{t.pixels}x{t.channels}")
+@pytest.mark.parametrize("tile", [int_layers.TILES[2], SMALL, WIDE], ids=lambda t: t.name)
 @pytest.mark.parametrize("order", ORDERS)
 def test_orders_of_threads(tile, order):
     inputs, attrs = case(3, n=2, h=9, w=7, c=48, o=40, r="quint8", y="qint8")
@@ -304,4 +305,7 @@ def test_missing_barrier_is_seen(monkeypatch, restored, geometry, order):
 
 
 def test_tiles_fit():
-    assert all(tile.shared <= 48 << 10 and tile.threads <= 256 for tile in int_layers.TILES)
+    """In a block of any GPU with tensor cores of 8 bits, and as often as they ask in a multiprocessor of Hopper."""
+    assert all(tile.shared <= 99 << 10 and tile.threads <= 256 for tile in int_layers.TILES)
+    assert all(tile.blocks * (tile.shared + 1024) <= 228 << 10 for tile in int_layers.TILES)
+    assert all(tile.shared <= 48 << 10 for tile in int_layers.RULED)
