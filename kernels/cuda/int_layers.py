@@ -159,6 +159,7 @@ class Form:
     grain: int = 16
     tile: Tile | None = None
     point: bool = False  # pixels of x are those of y
+    pair: int = 1  # neighbouring pixels of x that are one pixel of the kernel
     columns: tuple[int, int] = (0, 0)  # width and stride of depthwise windows that have a program of their own
 
 
@@ -183,6 +184,23 @@ def _joined(g: Geometry) -> int:
     return min(fitting, key=cost, default=0)
 
 
+def _paired(g: Geometry, channels: int, pitch: int) -> bool:
+    """Whether two neighbouring pixels may be one of twice the channels: half as many copies, of twice the bytes."""
+    neighbours = g.stride[1] == 2 and g.dilation[1] == 1 and g.window[1] > 2 and g.size[2] % 2 == 0
+    return g.groups == 1 and channels == pitch <= 8 and neighbours
+
+
+def _seen(g: Geometry, pair: int) -> tuple[Geometry, int]:
+    """The layer as its kernel sees it, and how many places stand before the window's first pixel."""
+    if pair == 1:
+        return g, 0
+    (n, h, w, c), left = g.size, -(-g.begin[1] // 2)
+    lead = 2 * left - g.begin[1]
+    window = (g.window[0], -(-(g.window[1] + lead) // 2))
+    stride, begin = (g.stride[0], 1), (g.begin[0], left)
+    return replace(g, size=(n, h, w // 2, 2 * c), window=window, stride=stride, begin=begin), lead
+
+
 def best_tile(pixels: int, channels: int, groups: int) -> Tile:
     """The tile whose blocks are estimated to end first."""
 
@@ -197,7 +215,8 @@ def _tensor_cores(g: Geometry, pitch: int) -> Form | None:
     """How tensor cores compute a layer of 8-bit x, or None if they cannot."""
     joined = _joined(g) if g.groups > 1 else 1
     channels = _up(g.taken, 4) if g.groups == 1 else g.taken * joined
-    grain = _grain(channels, pitch)
+    pair = 2 if _paired(g, channels, pitch) else 1
+    taps, grain = _seen(g, pair)[0].taps, _grain(channels * pair, pitch * pair)
     if g.pixels >= 1 << 30 or math.prod(g.size[1:3]) * pitch >= 1 << 31:
         return None  # the kernel counts pixels, and elements of an image, with 32 bits
     if not joined or not grain or channels * (g.groups // joined) > pitch or g.groups // joined > 65535 or not channels:
@@ -205,7 +224,9 @@ def _tensor_cores(g: Geometry, pitch: int) -> Form | None:
     rows = _up(g.of_group * joined, 32)
     tile = best_tile(g.pixels, g.of_group * joined, g.groups // joined)
     point = g.window == g.stride == (1, 1) and g.size[1:3] == g.output and g.begin == (0, 0)
-    return Form("cuda_conv_mma", channels, joined, channels, rows, _up(channels * g.taps, 64), grain, tile, point)
+    channels *= pair
+    depth = _up(channels * taps, 64)
+    return Form("cuda_conv_mma", channels, joined, channels, rows, depth, grain, tile, point, pair)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -243,7 +264,9 @@ def _pack(g: Geometry, form: Form, z_x: int, w: DeviceArray, b: DeviceArray, M: 
     else:
         weights = runtime.empty((groups, form.rows, form.depth), np.int8)
         sizes = (g.of_group, g.taken, g.taps, form.joined, form.padded, form.rows, form.depth, form.tile is not None)
-        arguments = (whole, weights, *map(np.int32, sizes), np.int64(weights.size))
+        seen, lead = _seen(g, form.pair)
+        window = (g.window[1], form.pair, seen.window[1], lead)
+        arguments = (whole, weights, *map(np.int32, (*sizes, *window)), np.int64(weights.size))
         runtime.each(unit, "cuda_pack", weights.size, arguments)
         of_group = g.of_group * form.joined
     places = groups * form.rows
@@ -312,7 +335,7 @@ def _launch(problem: Problem, form: Form, pitch: int) -> Launch:
     residual = next((spec.dtype for spec in problem.inputs[5:]), None)
     size = max(problem.inputs[0].size, problem.outputs[0].size)
     unit = _program(form, x, problem.outputs[0].dtype, residual, eights=g.of_group * form.joined % 8 == 0, size=size)
-    tail = (*map(np.int32, _window(g, pitch)), *_output(problem))
+    tail = (*map(np.int32, _window(_seen(g, form.pair)[0], pitch * form.pair)), *_output(problem))
     z, groups, of_group = x.zero_point, g.groups // form.joined, g.of_group * form.joined
     if form.kernel == "cuda_depthwise":
         rows = g.size[0] * g.output[0]

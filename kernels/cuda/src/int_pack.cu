@@ -4,13 +4,17 @@
 COC_FN int spread(int p) { return p / 32 * 32 + p % 8 / 2 * 8 + p % 32 / 8 * 2 + p % 2; }
 
 // [groups, rows, depth]: `joined` groups of the layer are one group here, zeros where a channel does not read another;
-// o and c are those of a group of the layer, and a tap takes `padded` numbers of the depth.
-KERNEL(cuda_pack, const s8* w, s8* out, int o, int c, int taps, int joined, int padded, int rows, int depth, int spreads, i64 n) {
+// o and c are those of a group of the layer, and a tap takes `padded` numbers of the depth. A tap is of `pair` neighbouring
+// pixels, and a row of the window has `across` taps for `width` pixels, behind `lead` places that no pixel has.
+KERNEL(cuda_pack, const s8* w, s8* out, int o, int c, int taps, int joined, int padded, int rows, int depth, int spreads, int width,
+       int pair, int across, int lead, i64 n) {
     FOR_EACH(i, n) {
         const int k = (int)(i % depth), row = (int)(i / depth % rows), channel = spreads ? spread(row) : row;
-        const int at = k % padded, tap = k / padded, part = channel / o;
+        const int each = padded / pair, tap = k / padded, at = k % padded % each, part = channel / o;
+        const int column = tap % across * pair + k % padded / each - lead, pixel = tap / across * width + column;
+        const bool inside = column >= 0 && column < width && pixel < taps;
         const i64 own = i / depth / rows * joined + part;
-        out[i] = channel < o * joined && at / c == part && tap < taps ? w[((own * o + channel % o) * c + at % c) * taps + tap] : (s8)0;
+        out[i] = channel < o * joined && at / c == part && inside ? w[((own * o + channel % o) * c + at % c) * taps + pixel] : (s8)0;
     }
 }
 

@@ -133,6 +133,24 @@ def test_tensor_cores_take_channels(c, groups, grain, joined):
     same(computed(inputs, attrs), by_reference("qconv2d", inputs, attrs))
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("c", "grain"), [(1, 8), (3, 8), (4, 8), (7, 16)])
+def test_pairs_of_pixels(c, grain, order):
+    """Windows of steps of two over few channels, whatever the padding and the width of the window."""
+    for pad, width in ((0, 3), (1, 3), (2, 5), (3, 7), (1, 4), (2, 6)):
+        inputs, attrs = case(c + pad, h=5, w=10, c=c, kernel=(3, width), stride=(1 + pad % 2, 2), pad=(1, 1, pad, pad))
+        form = chosen(inputs, attrs)
+        assert (form.pair, form.grain) == (2, grain)
+        same(computed(inputs, attrs, order=order), by_reference("qconv2d", inputs, attrs))
+
+
+@pytest.mark.parametrize("how", [{"w": 9}, {"stride": (2, 1)}, {"dilation": (1, 2)}, {"c": 16}, {"kernel": (3, 2)}])
+def test_other_windows_take_pixels_one_by_one(how):
+    inputs, attrs = case(4, **{"w": 10, "c": 3, "stride": (2, 2)} | how)
+    assert chosen(inputs, attrs).pair == 1
+    same(computed(inputs, attrs), by_reference("qconv2d", inputs, attrs))
+
+
 @pytest.mark.parametrize("tile", int_layers.TILES, ids=lambda t: t.name)
 @pytest.mark.parametrize("around", [-1, 0, 1])
 def test_tiles(tile, around):
