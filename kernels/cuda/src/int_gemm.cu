@@ -11,6 +11,8 @@
 #define BARRIER() __syncthreads()
 #endif
 #define WARPS_N (BLOCK_N / WARP_N)
+// residuals are read before products where registers have room for them: two words of eight bytes a pixel
+#define EARLY (RESIDUAL && POINT && ACROSS == 1 && sizeof(RT) == 1)
 #define ACROSS (WARP_N / 32)                        // times 32 channels of a warp
 #define THREADS (BLOCK_M / WARP_M * WARPS_N * 32)
 #define ROWS_X (BLOCK_M * 4 / THREADS)              // rows of x that a thread copies 16 bytes of
@@ -203,16 +205,21 @@ COC_FN void multiply(Sums (&acc)[ACROSS], const S& tile, int begin, int warp_m, 
     }
 }
 
-// The results of a thread: eight channels of every eighth pixel from `top` on.
-COC_FN void put_sums(const Layer& layer, const Finish& finish, const Sums& acc, int top, int channel, i64 place) {
+typedef EightResiduals Residuals[WARP_M / 8];
+
+// The residuals of a thread, all at once, so that none waits for another.
+COC_FN void get_residuals(Residuals& r, const Layer& layer, int top, int channel) {
     const i64 image = (i64)layer.groups * layer.of_group, own = (i64)blockIdx.z * layer.of_group + channel;
     const int count = (int)layer.pixels - top;
-    EightResiduals r[WARP_M / 8] = {};
-    if constexpr (RESIDUAL) {  // all at once, so that none waits for another
 #pragma unroll
-        for (int i = 0; i < WARP_M / 8; i++)
-            if (i * 8 < count) r[i] = residuals_at(layer, (top + i * 8) * image + own, channel);
-    }
+    for (int i = 0; i < WARP_M / 8; i++)
+        if (i * 8 < count) r[i] = residuals_at(layer, (top + i * 8) * image + own, channel);
+}
+
+// The results of a thread: eight channels of every eighth pixel from `top` on.
+COC_FN void put_sums(const Layer& layer, const Finish& finish, const Sums& acc, const Residuals& r, int top, int channel, i64 place) {
+    const i64 image = (i64)layer.groups * layer.of_group, own = (i64)blockIdx.z * layer.of_group + channel;
+    const int count = (int)layer.pixels - top;
     float M[8], B[8];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -263,7 +270,12 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, BLOCKS, const XT* x, const s8* weights, co
         if (stage < steps) copies.step(layer, v, tile, stage, first_row);
         cp_async_commit();
     }
-    if constexpr (RESIDUAL && EIGHTS) fetch_residuals(layer, first + warp_m * WARP_M + lane / 4, channel);
+    Residuals early = {};
+    if constexpr (EARLY)
+        if (channel < of_group) get_residuals(early, layer, first + warp_m * WARP_M + lane / 4, channel);
+    if constexpr (RESIDUAL && EIGHTS && !EARLY)
+#pragma unroll
+        for (int j = 0; j < ACROSS; j++) fetch_residuals(layer, first + warp_m * WARP_M + lane / 4, channel + j * 32);
     int reading = 0, writing = STAGES - 1;
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {
@@ -278,6 +290,14 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, BLOCKS, const XT* x, const s8* weights, co
     const Finish finish(OUTPUT);
 #pragma unroll
     for (int j = 0; j < ACROSS; j++)
-        if (channel + j * 32 < of_group)
-            put_sums(layer, finish, acc[j], first + warp_m * WARP_M + lane / 4, channel + j * 32, place + j * 32);
+        if (channel + j * 32 < of_group) {
+            const int top = first + warp_m * WARP_M + lane / 4;
+            if constexpr (EARLY) {
+                put_sums(layer, finish, acc[j], early, top, channel + j * 32, place + j * 32);
+            } else {
+                Residuals r = {};
+                if constexpr (RESIDUAL) get_residuals(r, layer, top, channel + j * 32);
+                put_sums(layer, finish, acc[j], r, top, channel + j * 32, place + j * 32);
+            }
+        }
 }

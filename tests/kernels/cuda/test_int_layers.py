@@ -163,6 +163,17 @@ def test_tiles(tile, around):
     same(computed(inputs, attrs, form), by_reference("qconv2d", inputs, attrs))
 
 
+@pytest.mark.parametrize("tile", int_layers.TILES, ids=lambda t: t.name)
+@pytest.mark.parametrize("r", ["quint8", "qint8"])
+def test_tiles_of_single_pixels_with_residuals(tile, r):
+    """They are read before the products, by the pixels and channels that there are."""
+    inputs, attrs = case(5, h=tile.pixels - 3, w=1, c=80, o=tile.channels + 24, kernel=(1, 1), pad=(0, 0, 0, 0), r=r)
+    form = dataclasses.replace(chosen(inputs, attrs), tile=tile)
+    assert form.point
+    for order in ORDERS:
+        same(computed(inputs, attrs, form, order), by_reference("qconv2d", inputs, attrs))
+
+
 @pytest.mark.parametrize("tile", [int_layers.TILES[2], SMALL, WIDE], ids=lambda t: t.name)
 @pytest.mark.parametrize("order", ORDERS)
 def test_orders_of_threads(tile, order):
