@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from megengine.kernels.cuda.array import DeviceArray
+from megengine.kernels.cuda.int_constants import aligned
 from megengine.kernels.cuda.sources import Program, program, type_name
 
 _FEW = 8  # rows that one thread turns
@@ -26,6 +27,10 @@ def turned(x: DeviceArray, images: int, rows: int, columns: int, pitch: int, fil
     value = np.array(filling, x.dtype).view(element)[()]
     sizes = map(np.int64, (rows, columns, pitch))
     arguments = (x.view(element), y.view(element), *sizes, value, np.int64(images))
+    if pitch == 4 and columns % 4 == 0 and aligned(x):
+        arguments = (x.view(element), y.view(element), *map(np.int64, (rows, columns)), value, np.int64(images))
+        x.runtime.each(_program(element), "cuda_turn_fours", images * columns // 4, arguments)
+        return y
     if pitch <= _FEW:
         x.runtime.each(_program(element), "cuda_turn_few", images * columns, arguments)
         return y

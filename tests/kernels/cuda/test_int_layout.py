@@ -15,6 +15,9 @@ SHAPES = [
     (2, 70, 1, 1),
     (0, 3, 2, 2),
     (1, 32, 32, 1),
+    (3, 3, 4, 6),
+    (2, 2, 2, 2),
+    (2, 4, 1, 8),
 ]
 
 
@@ -39,4 +42,14 @@ def test_pictures_are_turned_by_pixels():
     gpu = EmulatedGpu()
     to_last(gpu.upload(np.zeros((2, 3, 4, 4), np.uint8)))
     to_last(gpu.upload(np.zeros((2, 16, 4, 4), np.uint8)))
-    assert [kernel for _, kernel in gpu.launched] == ["cuda_turn_few", "cuda_turn"]
+    to_last(gpu.upload(np.zeros((2, 3, 4, 4), np.uint8)), 4)
+    assert [kernel for _, kernel in gpu.launched] == ["cuda_turn_few", "cuda_turn", "cuda_turn_fours"]
+
+
+def test_parts_of_arrays_are_turned_at_any_address():
+    gpu = EmulatedGpu()
+    values = np.arange(1 + 2 * 3 * 16, dtype=np.uint8)
+    whole = gpu.upload(values)
+    part = type(whole)(gpu, whole.owner, whole.address + 1, (2, 3, 4, 4), whole.dtype)
+    want = np.pad(values[1:].reshape(2, 3, 4, 4).transpose(0, 2, 3, 1), ((0, 0),) * 3 + ((0, 1),), constant_values=9)
+    np.testing.assert_array_equal(gpu.download(to_last(part, 4, 9)), want)
