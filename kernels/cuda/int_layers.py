@@ -71,6 +71,9 @@ TILES = (
     Tile(128, 256, 64, 4, 1, warp_channels=64),
     Tile(256, 64, 64, 4, 2, warp_channels=64),
     Tile(128, 64, 64, 6, 3, warp_channels=64),
+    # 132 blocks for 32 pictures of 14 x 14 in 256 channels, and 262 for 28 x 28 in 128
+    Tile(96, 128, 48, 5, 2, warp_channels=64),
+    Tile(96, 128, 32, 5, 2, warp_channels=64),
     # deep rings and small blocks, for few pixels and many channels
     Tile(128, 128, 64, 6, 2),
     Tile(64, 128, 32, 6, 2),
