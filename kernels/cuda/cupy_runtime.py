@@ -8,6 +8,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -240,6 +241,11 @@ class CupyRuntime(Runtime):
         attribute = self._cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._cupy.cuda.driver.funcSetAttribute(function, attribute, shared)
         self._granted[function] = shared
+
+    def prepare(self, programs: Sequence[Program]) -> None:
+        missing = [one for one in programs if one not in self._modules]
+        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:  # the compiler holds no lock of Python
+            list(pool.map(lambda one: cubin(one, self.architecture), missing))
 
     @functools.cached_property
     def model(self) -> str:

@@ -171,6 +171,9 @@ class Runtime:
         self.wait()
         return (time.perf_counter() - begin) * 1e3
 
+    def prepare(self, programs: Sequence[Program]) -> None:
+        """Compile programs that are launched soon, several at once where the device has a compiler."""
+
     @functools.cached_property
     def model(self) -> str:
         """What kind of device it is."""

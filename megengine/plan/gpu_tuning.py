@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -66,6 +67,10 @@ def microseconds(
 ) -> dict[cuda.int_layers.Tile, float]:
     """The median time of a launch of a qconv2d by each tile, measured in turns, on zeros or the arrays."""
     arrays = arrays or operands(problem, runtime)
+    layers, pitch = cuda.int_layers, arrays[0].shape[3]
+    form = layers.prepared(problem, pitch, runtime.architecture).form
+    forms = [replace(form, tile=tile) for tile in candidates(problem, runtime)]
+    runtime.prepare([layers.prepared(problem, pitch, runtime.architecture, one).launch.program for one in forms])
     runs = {tile: _several(runtime, problem, arrays, tile) for tile in candidates(problem, runtime)}
     times: dict[cuda.int_layers.Tile, list[float]] = {tile: [] for tile in runs}
     for _ in range(rounds + 1):

@@ -136,6 +136,22 @@ def test_what_is_downloaded_later_is_read_when_it_is_there(made):
     assert later().tolist() == [0, 1, 2] and stand.met == [0]
 
 
+def test_programs_are_compiled_ahead_and_loaded_later(made, monkeypatch):
+    runtime, stand, _ = made()
+    compiled, units = [], [program("filling.cu", TYPE=name) for name in ("float", "int", "double")]
+    monkeypatch.setattr(cupy_runtime, "cubin", lambda one, architecture: compiled.append((one, architecture)) or b"")
+    runtime.launch(units[0], "fill", 2, 32, ())
+    runtime.prepare(units)
+    assert len(stand.loaded) == 1
+    assert {one for one, architecture in compiled[1:] if architecture == 90} == {*units[1:]}
+
+
+def test_the_model_is_the_name_that_cuda_tells(made):
+    runtime, stand, _ = made()
+    stand.cuda.runtime.getDeviceProperties = lambda index: {"name": f"GPU {index}".encode()}
+    assert runtime.model == "GPU 0"
+
+
 def test_memory_is_counted(made):
     runtime, *_ = made()
     one, two = runtime.empty((25,), np.float32), runtime.empty((10, 2), np.float64)
