@@ -173,12 +173,12 @@ class _Builder:
         follows = expr.op in FOLLOWING and usable and not prefers_last(expr.inputs, self._lies_last)
         if kernel is not None and not follows:
             reads = [self._get(n, last=i in moving) for i, n in enumerate(expr.inputs)]
-            run, name = partial(_run_of(kernel), problem), kernel.name
+            layer, name = partial(_run_of(kernel), problem), kernel.name
             if expr.op == "qconv2d":
                 reads[0] = self._pitched(expr.inputs[0], cuda.int_layers.useful_pitch(problem))
                 if (tile := self.tuner.tile(problem) if self.tuner else None) is not None:
-                    run, name = partial(run, tile=tile), f"{name} {tile.name}"
-            self._step(expr, problem, name, run, reads, last=True)
+                    layer, name = partial(layer, tile=tile), f"{name} {tile.name}"
+            self._step(expr, problem, name, layer, reads, last=True)
             return
         if self._turned(expr, problem):
             return
