@@ -24,6 +24,7 @@ from megengine.kernels.cuda.sources import Program
 
 OLDEST = 75  # sm_75, Turing: the oldest that CUDA 13 compiles for
 _EARLY = 90  # compute capability from which kernels begin before, and wait until, those before them have ended
+_NO_MEMORY = 2  # cudaErrorMemoryAllocation
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _STAGED = 2  # copies to the device that are under way
 _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permission
@@ -122,8 +123,8 @@ class CupyRuntime(Runtime):
         self._peak_reserved = 0
         self._kept: dict[int, Any] | None = None  # while launches are recorded: memory from outside that they name
         self._own: set[int] = set()  # addresses of the memory of the recording
-        self._tables: Any = None  # the pool of its arrays that lie apart
         self._staged: collections.deque[tuple[Any, Any]] = collections.deque()  # events, and memory until they are met
+        self._lasting: Callable[[int], Any] | None = None  # allocates what stands before the recorded launches
 
     def _select(self) -> None:
         if self._alone:
@@ -152,11 +153,11 @@ class CupyRuntime(Runtime):
             raise DeviceError(self._no_room(size)) from exc
         return DeviceArray(self, _core.CudaMemory(self._held, pointer, size), pointer.ptr, shape, dtype)
 
-    def apart(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
-        with self._cupy.cuda.using_allocator(self._tables.malloc):
-            made = self.empty(shape, dtype)
-        self._own.add(made.address)
-        return made
+    def lasting(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
+        if self._lasting is None:
+            return self.empty(shape, dtype)
+        with self._cupy.cuda.using_allocator(self._lasting):
+            return self.empty(shape, dtype)
 
     def _no_room(self, size: int) -> str:
         have = self.memory()
@@ -218,13 +219,13 @@ class CupyRuntime(Runtime):
 
     def copy_within(self, array: DeviceArray, source: DeviceArray) -> None:
         self._select()
-        if self._kept is not None:
-            self.name_memory((array, source))
+        self.name_memory((array, source))
         stream = self._cupy.cuda.get_current_stream()
         self._cupy.cuda.runtime.memcpyAsync(array.address, source.address, source.nbytes, 3, stream.ptr)
 
     def clear(self, array: DeviceArray) -> None:
         self._select()
+        self.name_memory((array,))
         stream = self._cupy.cuda.get_current_stream()
         self._cupy.cuda.runtime.memsetAsync(array.address, 0, array.nbytes, stream.ptr)
 
@@ -294,16 +295,40 @@ class CupyRuntime(Runtime):
                 f"(grid {grid}, block {block}, shared memory {shared} B)"
             )
 
+    def _more(self, size: int) -> Any:
+        """Memory for the pool of a recording. Where none is left, that which other tensors left is given back.
+
+        The pool itself would give back what recorded launches still write: it may not while they are recorded.
+        """
+        found = self._fresh(size)
+        if found is None:
+            self.release()
+            found = self._fresh(size)
+        if found is None and self._kept is not None:
+            raise DeviceError(self._no_room(size))
+        return self._fresh(size, last=True) if found is None else found
+
+    def _fresh(self, size: int, *, last: bool = False) -> Any:
+        """Memory of no pool; None where there is none, or CUDA's error, at which a pool gives back its own."""
+        cuda = self._cupy.cuda
+        try:
+            return cuda.MemoryPointer(cuda.Memory(size), 0)
+        except cuda.runtime.CUDARuntimeError as exc:
+            if last or exc.status != _NO_MEMORY:
+                raise
+        return None
+
     def record(self, work: Callable[[], list[DeviceArray]], *, ready: bool = False) -> Recording | None:
         if self.synchronous:  # launches are to be waited for one by one
             return None
         self._select()
         cuda = self._cupy.cuda
-        pool, tables, stream = cuda.MemoryPool(), cuda.MemoryPool(), cuda.Stream(non_blocking=True)
+        stream = cuda.Stream(non_blocking=True)
+        pool, apart = cuda.MemoryPool(self._more), cuda.MemoryPool(self._more)
         own: set[int] = set()
         kept: dict[int, Any] = {}
 
-        def malloc(size: int) -> Any:
+        def malloc(size: int, pool: Any = pool) -> Any:
             pointer = pool.malloc(size)
             own.add(pointer.ptr)
             return pointer
@@ -317,7 +342,8 @@ class CupyRuntime(Runtime):
                 elif "libraries" in self.__dict__:
                     self.libraries.meet_stream()  # they ask the driver about a new stream
                 with self._filled_later() as late:
-                    self._kept, self._own, self._tables = kept, own, tables
+                    own.clear()  # what lives since `work` ran before is memory from outside
+                    self._kept, self._own, self._lasting = kept, own, functools.partial(malloc, pool=apart)
                     stream.begin_capture()
                     try:
                         outputs = work()
@@ -325,11 +351,11 @@ class CupyRuntime(Runtime):
                     except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, DeviceError) as exc:
                         raise DeviceError(f"{self.name}: the launches cannot be recorded: {exc}") from exc
                     finally:
-                        self._kept = None
+                        self._kept = self._lasting = None
                         _end_capture(stream)
         for one in late:
             self.copy_in(one.array, one.values)
-        made = _Graph(self, graph, outputs, refusals, [*kept.values(), tables, pool, stream])
+        made = _Graph(self, graph, outputs, refusals, [*kept.values(), stream], pool)
         made.late, made.named = late, frozenset(kept)
         return made
 
@@ -395,12 +421,19 @@ def _end_capture(stream: Any) -> None:
 
 
 class _Graph(Recording):
-    """A CUDA graph. `kept` is memory from outside that its launches name: tables of kernels, weights."""
+    """A CUDA graph with its values in a pool. `kept` is memory from outside that its launches name: weights, tables."""
 
     def __init__(
-        self, runtime: CupyRuntime, graph: Any, outputs: list[DeviceArray], refusals: Refusals, kept: list[Any]
+        self,
+        runtime: CupyRuntime,
+        graph: Any,
+        outputs: list[DeviceArray],
+        refusals: Refusals,
+        kept: list[Any],
+        pool: Any,
     ) -> None:
         self._runtime, self._graph, self.outputs, self._refusals, self._kept = runtime, graph, outputs, refusals, kept
+        self._pool = pool
 
     def replay(self) -> None:
         self._runtime._select()
@@ -409,4 +442,4 @@ class _Graph(Recording):
 
     @property
     def nbytes(self) -> int:
-        return self._kept[-2].total_bytes()
+        return self._pool.total_bytes()

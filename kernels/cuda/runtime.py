@@ -100,8 +100,12 @@ class Runtime:
         """A dense array without values. Raises DeviceError where memory does not suffice."""
         raise NotImplementedError
 
-    def apart(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
-        """An array in memory that no other array of the recording has, before or after: replays leave its values."""
+    def lasting(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
+        """An array for values that stand before recorded launches: no launch had its memory earlier in the recording.
+
+        What a recording frees goes to what asks next, which is right in the order of the launches; a value that the
+        host writes before all of them would be overwritten by the first that had its place.
+        """
         return self.empty(shape, dtype)
 
     def copy_in(self, array: DeviceArray, source: np.ndarray) -> None:
@@ -219,7 +223,7 @@ class Runtime:
         """An array that is filled when the launches are recorded (`Late`); None where this thread records none."""
         if self._late is None or self._recorder != threading.get_ident():
             return None
-        out = self.apart(values.shape, values.dtype)
+        out = self.lasting(values.shape, values.dtype)
         if out.size:
             self._late.append(Late(out, values.copy(), **how))
         return out

@@ -106,7 +106,7 @@ def _fits(want: str | None, have: str | None) -> bool:
     return have in (want, "null") or (want == "PV1" and have[0] == "P")
 
 
-class _Room:
+class Room:
     """Memory that ends at a page which may not be touched; full of NaN, and of -1 as integers, before it is written."""
 
     def __init__(self, size: int) -> None:
@@ -114,14 +114,14 @@ class _Room:
         self.map = mmap.mmap(-1, body + _PAGE)
         self._anchor = ctypes.c_char.from_buffer(self.map)
         base = ctypes.addressof(self._anchor)
-        self._end = base + body
-        self.address = self.ends_at(size)
+        self.base, self.end = base, base + body
+        self.address = self.last(size)
         ctypes.memset(base, 0xFF, body)
         _LIBC.mprotect(ctypes.c_void_p(base + body), ctypes.c_size_t(_PAGE), 0)
 
-    def ends_at(self, size: int) -> int:
-        """The address of so many bytes, in as many pages, that end where the memory does."""
-        return self._end - -(-size // 16) * 16
+    def last(self, size: int) -> int:
+        """The address of the last bytes, as many."""
+        return self.end - -(-size // 16) * 16
 
 
 class EmulatedGpu(runtimes.Runtime):
@@ -135,7 +135,7 @@ class EmulatedGpu(runtimes.Runtime):
     def empty(self, shape, dtype) -> DeviceArray:
         dtype, shape = np.dtype(dtype), tuple(map(int, shape))
         size = math.prod(shape) * dtype.itemsize
-        room = _Room(size) if size else None
+        room = Room(size) if size else None
         return DeviceArray(self, room, room.address if room else 0, shape, dtype)
 
     def copy_in(self, array, source) -> None:

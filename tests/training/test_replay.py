@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from emulated_gpu import LaunchError
 from gpu_calls import Learner, move
 from recording_gpu import RecordingGpu
 
@@ -292,6 +293,47 @@ def test_a_recording_that_fails_leaves_nothing_behind(monkeypatch):
         both(written, replayed, batch(k))
     alike(written, replayed)
     assert replayed.runs == 7  # the fourth call twice
+
+
+def test_a_value_from_main_memory_has_a_place_of_its_own(gpu):
+    """What a recording frees goes to what asks next: a launch wrote over the table that a later one reads."""
+    x = mge.tensor(np.arange(6, dtype=np.float32), device="gpu0")._storage()
+
+    def work():
+        gpu.duplicate(x)
+        first = gpu.table(np.full(6, 7, np.float32))
+        gpu.duplicate(x)
+        return [gpu.duplicate(gpu.table(np.full(6, 8, np.float32))), gpu.duplicate(first)]
+
+    recording = gpu.record(work, ready=True)
+    for _ in range(2):
+        recording.replay()
+        assert [{*a.numpy()} for a in recording.outputs] == [{8}, {7}]
+
+
+def test_a_recording_keeps_what_it_copies(gpu):
+    """Copies and zeros name memory, as launches do."""
+    outside = [gpu.upload(np.ones(9, np.float32)) for _ in range(2)]
+
+    def work():
+        gpu.clear(outside[0])
+        return [gpu.duplicate(outside[1])]
+
+    recording = gpu.record(work, ready=True)
+    assert {id(array.owner) for array in outside} <= recording.named
+    outside.clear()
+    recording.replay()
+    np.testing.assert_array_equal(recording.outputs[0].numpy(), np.ones(9))
+
+
+def test_the_emulated_gpu_refuses_a_replay_on_memory_that_is_gone(gpu):
+    """As the real one: a graph knows addresses alone."""
+    outside = [gpu.upload(np.ones(9, np.float32))]
+    recording = gpu.record(lambda: [gpu.duplicate(outside[0])], ready=True)
+    outside.clear()
+    recording.kept.clear()
+    with pytest.raises(LaunchError, match="memory that was freed"):
+        recording.replay()
 
 
 def test_the_processor_runs_functions_as_written():

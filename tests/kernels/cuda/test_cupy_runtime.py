@@ -25,7 +25,7 @@ class OutOfMemoryError(Exception):
 
 
 class CudaError(RuntimeError):
-    pass
+    status = 0
 
 
 def forget():
@@ -296,14 +296,15 @@ class Streamed(Stand):
         cuda = self.cuda
         cuda.driver.CUDADriverError = CudaError
         cuda.runtime.memcpyAsync = lambda *a: self.events.append("copy")
-        cuda.MemoryPool = lambda: SimpleNamespace(malloc=self.pooled, total_bytes=lambda: 256)
+        cuda.MemoryPool = self.pool
         cuda.Stream = lambda non_blocking: self
         cuda.using_allocator = self.allocated_by
         self.ptr, self.next, self.left = 9, 1 << 20, 1 << 16
 
-    def pooled(self, size):
+    def pool(self, more):
+        """One that gives all arrays the same memory, as if each were freed before the next."""
         self.next += 512
-        return SimpleNamespace(ptr=self.next)
+        return SimpleNamespace(malloc=lambda size, at=self.next: SimpleNamespace(ptr=at), total_bytes=lambda: 256)
 
     @contextlib.contextmanager
     def allocated_by(self, allocate):
@@ -337,19 +338,22 @@ def test_launches_are_recorded(made, ready):
     outside, runs, asked = runtime.empty((4,), np.float32), [], []
     fill = program("filling.cu", TYPE="float")
     runtime.__dict__["libraries"] = SimpleNamespace(meet_stream=lambda: asked.append(list(stand.events)))
+    source, places = runtime.empty((4,), np.float32), []
 
     def work():
         runs.append(len(launches))
-        out, table = runtime.empty((4,), np.float32), runtime.table(np.arange(3))
+        out, table = runtime.duplicate(source), runtime.table(np.arange(3))
+        places.append((out.address, table.address))
         runtime.later(np.zeros(2), again=lambda: np.ones(2), holds=lambda: len(runs) < 9)
         runtime.launch(fill, "fill", 2, 32, (outside, table, np.float32(1), np.int64(4)))
         return [out]
 
     recording = runtime.record(work, ready=ready)
     assert len(runs) == 2 - ready and asked == [["enter"]] * ready
-    copies = ["copy"] * (not ready)
-    assert stand.events == ["enter", *copies, "begin", "end", "leave", "copy", "copy"]
-    assert recording.named == {id(outside.owner)} and recording.nbytes == 256 and recording.holds()
+    copies = ["copy", "copy"] * (not ready)
+    assert stand.events == ["enter", *copies, "begin", "copy", "end", "leave", "copy", "copy"]
+    assert places[-1][0] != places[-1][1]  # the launches before would write over the table
+    assert recording.named == {id(outside.owner), id(source.owner)} and recording.nbytes == 256 and recording.holds()
     recording.replay()
     recording.refresh()
     assert stand.events[-2:] == ["launch", "copy"]
@@ -383,3 +387,27 @@ def test_a_recording_that_fails_is_undone(made, what):
     assert found == ["a value is read", "a copy from main memory", "a wait"]
     runtime.synchronize()
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_a_pool_keeps_what_recorded_launches_write(made, recording):
+    """CuPy's pool gives its free blocks back where memory ends and an allocation raises CUDA's error."""
+    runtime, stand, _ = made(stand=Streamed)
+    asked, released = [], []
+
+    def memory(size):
+        asked.append(size)
+        error = CudaError("out of memory")
+        error.status = 2
+        raise error
+
+    stand.cuda.Memory, stand.cuda.MemoryPointer = memory, lambda *a: a
+    stand.get_default_memory_pool = lambda: SimpleNamespace(
+        total_bytes=lambda: 512, free_all_blocks=lambda: released.append(1)
+    )
+    runtime._kept = {} if recording else None
+    with pytest.raises(DeviceError if recording else CudaError, match="out of memory"):
+        runtime._more(64)
+    assert asked == [64] * (3 - recording) and released == [1]
+    stand.cuda.Memory = lambda size: ("memory", size)
+    assert runtime._more(64) == (("memory", 64), 0)
