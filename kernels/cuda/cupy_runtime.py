@@ -24,7 +24,9 @@ from megengine.kernels.cuda.sources import Program
 
 OLDEST = 75  # sm_75, Turing: the oldest that CUDA 13 compiles for
 _EARLY = 90  # compute capability from which kernels begin before, and wait until, those before them have ended
+_TO_DEVICE, _TO_HOST, _WITHIN = 1, 2, 3  # kinds of copies
 _NO_MEMORY = 2  # cudaErrorMemoryAllocation
+_BROKEN = (700, 710, 714, 715, 716, 717, 718, 719)  # errors of kernels, after which no call succeeds
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _STAGED = 2  # copies to the device that are under way
 _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permission
@@ -121,6 +123,7 @@ class CupyRuntime(Runtime):
         self._alone = cupy.cuda.runtime.getDeviceCount() == 1
         self._held = _core.CudaHeld()
         self._peak_reserved = 0
+        self._replaying = False  # whether recorded launches were replayed since the device was last waited for
         self._kept: dict[int, Any] | None = None  # while launches are recorded: memory from outside that they name
         self._own: set[int] = set()  # addresses of the memory of the recording
         self._staged: collections.deque[tuple[Any, Any]] = collections.deque()  # events, and memory until they are met
@@ -151,6 +154,8 @@ class CupyRuntime(Runtime):
             pointer = self._cupy.cuda.alloc(size)
         except self._cupy.cuda.memory.OutOfMemoryError as exc:
             raise DeviceError(self._no_room(size)) from exc
+        except self._cupy.cuda.runtime.CUDARuntimeError as exc:
+            raise self._broken(exc) from exc
         return DeviceArray(self, _core.CudaMemory(self._held, pointer, size), pointer.ptr, shape, dtype)
 
     def lasting(self, shape: Sequence[int], dtype: Any) -> DeviceArray:
@@ -169,21 +174,16 @@ class CupyRuntime(Runtime):
         )
 
     def copy_in(self, array: DeviceArray, source: np.ndarray) -> None:
-        self._select()
-        stream = self._cupy.cuda.get_current_stream()
-        self._cupy.cuda.runtime.memcpyAsync(array.address, source.ctypes.data, source.nbytes, 1, stream.ptr)
-        stream.synchronize()  # the source may change or be freed
+        self._copy(array.address, source.ctypes.data, source.nbytes, _TO_DEVICE)
+        self._wait()  # the source may change or be freed
 
     def fill(self, array: DeviceArray, source: np.ndarray) -> None:
-        self._select()
-        stream = self._cupy.cuda.get_current_stream()  # pageable memory is read before the call returns
-        self._cupy.cuda.runtime.memcpyAsync(array.address, source.ctypes.data, source.nbytes, 1, stream.ptr)
+        # pageable memory is read before the call returns
+        self._copy(array.address, source.ctypes.data, source.nbytes, _TO_DEVICE)
 
     def copy_out(self, array: DeviceArray, target: np.ndarray) -> None:
-        self._select()
-        stream = self._cupy.cuda.get_current_stream()
-        self._cupy.cuda.runtime.memcpyAsync(target.ctypes.data, array.address, target.nbytes, 2, stream.ptr)
-        stream.synchronize()
+        self._copy(target.ctypes.data, array.address, target.nbytes, _TO_HOST)
+        self._wait()
 
     def upload_parts(self, parts: Sequence[np.ndarray]) -> DeviceArray:
         size = sum(map(len, parts))
@@ -196,7 +196,7 @@ class CupyRuntime(Runtime):
         whole = np.frombuffer(memory, out.dtype, out.size).reshape(out.shape)
         np.concatenate(parts, out=whole)
         stream, met = self._cupy.cuda.get_current_stream(), self._cupy.cuda.Event(disable_timing=True)
-        self._cupy.cuda.runtime.memcpyAsync(out.address, whole.ctypes.data, whole.nbytes, 1, stream.ptr)
+        self._copy(out.address, whole.ctypes.data, whole.nbytes, _TO_DEVICE)
         met.record(stream)
         self._staged.append((met, memory))
         return out
@@ -208,7 +208,7 @@ class CupyRuntime(Runtime):
         memory = self._cupy.cuda.alloc_pinned_memory(array.nbytes)
         values = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
         stream, met = self._cupy.cuda.get_current_stream(), self._cupy.cuda.Event(disable_timing=True)
-        self._cupy.cuda.runtime.memcpyAsync(values.ctypes.data, array.address, array.nbytes, 2, stream.ptr)
+        self._copy(values.ctypes.data, array.address, array.nbytes, _TO_HOST)
         met.record(stream)
 
         def arrived() -> np.ndarray:
@@ -218,16 +218,47 @@ class CupyRuntime(Runtime):
         return arrived
 
     def copy_within(self, array: DeviceArray, source: DeviceArray) -> None:
-        self._select()
         self.name_memory((array, source))
-        stream = self._cupy.cuda.get_current_stream()
-        self._cupy.cuda.runtime.memcpyAsync(array.address, source.address, source.nbytes, 3, stream.ptr)
+        self._copy(array.address, source.address, source.nbytes, _WITHIN)
 
     def clear(self, array: DeviceArray) -> None:
         self._select()
         self.name_memory((array,))
         stream = self._cupy.cuda.get_current_stream()
-        self._cupy.cuda.runtime.memsetAsync(array.address, 0, array.nbytes, stream.ptr)
+        try:
+            self._cupy.cuda.runtime.memsetAsync(array.address, 0, array.nbytes, stream.ptr)
+        except self._cupy.cuda.runtime.CUDARuntimeError as exc:
+            raise self._broken(exc) from exc
+
+    def _copy(self, target: int, source: int, size: int, kind: int) -> None:
+        self._select()
+        stream = self._cupy.cuda.get_current_stream()
+        try:
+            self._cupy.cuda.runtime.memcpyAsync(target, source, size, kind, stream.ptr)
+        except self._cupy.cuda.runtime.CUDARuntimeError as exc:
+            raise self._broken(exc) from exc
+
+    def _wait(self) -> None:
+        try:
+            self._cupy.cuda.get_current_stream().synchronize()
+        except self._cupy.cuda.runtime.CUDARuntimeError as exc:
+            raise self._broken(exc) from exc
+        self._replaying = False
+
+    def _broken(self, what: Exception | str) -> DeviceError:
+        """What an error of CUDA means: that of a launch is told by a later call."""
+        if self._kept is not None:  # the recording says more
+            return DeviceError(f"{self.name}: {what}")
+        why = f"{what}, of this call or of a launch before"
+        if self._replaying:
+            why += (
+                "; a graph of jit.trace(replay=True) or of a plan was replayed before it: "
+                "jit.trace(replay=False) makes the launches one by one"
+            )
+        return DeviceError(
+            f"{self.name}: {why}; MEGENGINE_CUDA_SYNC=1 replays nothing and finds the launch; "
+            "start the process anew: after most errors CUDA takes no other call"
+        )
 
     def _function(self, program: Program, kernel: str) -> int:
         module = self._modules.get(program)
@@ -290,10 +321,11 @@ class CupyRuntime(Runtime):
             self._cupy.cuda.runtime.free(0)
             failed = self._launcher(function, grid, block, shared, stream, arguments, self._early)
         if failed:
-            raise DeviceError(
+            what = (
                 f"{program.file}: {kernel} was not launched on {self.name}: CUDA error {failed} "
                 f"(grid {grid}, block {block}, shared memory {shared} B)"
             )
+            raise self._broken(what) if failed in _BROKEN else DeviceError(what)
 
     def _more(self, size: int) -> Any:
         """Memory for the pool of a recording. Where none is left, that which other tensors left is given back.
@@ -370,7 +402,7 @@ class CupyRuntime(Runtime):
 
     def wait(self) -> None:
         self._select()
-        self._cupy.cuda.get_current_stream().synchronize()
+        self._wait()
 
     def memory(self) -> dict[str, int]:
         self._select()
@@ -436,9 +468,14 @@ class _Graph(Recording):
         self._pool = pool
 
     def replay(self) -> None:
-        self._runtime._select()
-        self._graph.launch()
-        self._runtime.watch_again(self._refusals)
+        runtime = self._runtime
+        runtime._select()
+        runtime._replaying = True
+        try:
+            self._graph.launch()
+        except runtime._cupy.cuda.runtime.CUDARuntimeError as exc:
+            raise runtime._broken(exc) from exc
+        runtime.watch_again(self._refusals)
 
     @property
     def nbytes(self) -> int:

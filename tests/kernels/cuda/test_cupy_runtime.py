@@ -411,3 +411,35 @@ def test_a_pool_keeps_what_recorded_launches_write(made, recording):
     assert asked == [64] * (3 - recording) and released == [1]
     stand.cuda.Memory = lambda size: ("memory", size)
     assert runtime._more(64) == (("memory", 64), 0)
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+@pytest.mark.parametrize("where", ["numpy", "wait", "copy", "clear", "empty", "launch", "replay"])
+def test_an_error_of_a_launch_says_what_to_do(made, where, replayed):
+    """CUDA tells it at any later call: after a replay its name is told, too."""
+    runtime, stand, _ = made(stand=Streamed)
+    x = runtime.empty((4,), np.float32)
+    recording = runtime.record(lambda: [runtime.duplicate(x)], ready=True)
+
+    def fails(*_):
+        raise CudaError("cudaErrorIllegalAddress: an illegal memory access")
+
+    if replayed:
+        recording.replay()
+    recording._graph.launch = stand.cuda.runtime.memcpyAsync = stand.cuda.runtime.memsetAsync = fails
+    stand.cuda.get_current_stream().synchronize = fails
+    runtime._launcher = lambda *_: 700
+    fill = program("filling.cu", TYPE="float")
+    y = runtime.empty((4,), np.float32)
+    stand.cuda.alloc = fails
+    calls = {
+        "numpy": x.numpy, "wait": runtime.wait, "copy": lambda: runtime.copy_within(y, x),
+        "clear": lambda: runtime.clear(x), "replay": recording.replay, "empty": lambda: runtime.empty((4,), np.float32),
+        "launch": lambda: runtime.launch(fill, "fill", 2, 32, (x, np.float32(1), np.int64(4))),
+    }  # fmt: skip
+    words = r"(IllegalAddress|fill .*CUDA error 700).*MEGENGINE_CUDA_SYNC=1.*start the process anew"
+    with pytest.raises(DeviceError, match=words) as info:
+        calls[where]()
+    assert ("jit.trace(replay=True)" in str(info.value)) == (replayed or where == "replay")
+    assert ("replay=False" in str(info.value)) == (replayed or where == "replay")
+    assert "recorded" not in str(info.value)  # callers take that for a call that no recording takes
