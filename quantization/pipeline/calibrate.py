@@ -86,7 +86,8 @@ def calibrate(
 ) -> dict[str, TensorStatistics]:
     """Feed every batch through the graph and update the statistics in place.
 
-    `look` sees every batch and, unless a GPU runs it, the results by node name.
+    `look` sees every batch and the results by node name; of those that a GPU computes, float32 results without TF32
+    that are small beside the network's values.
 
     The processor runs it, or a GPU by its name. Memory does not grow with the number of batches. Raises
     CalibrationError if there is none, or for NaN and infinity at a node, which is named.
@@ -119,20 +120,19 @@ def _count_on_device(
     device: str,
     progress: Progress | None,
 ) -> None:
-    """Run every batch on a GPU; `look` sees it in a thread of its own meanwhile, one batch after the other."""
+    """Run every batch on a GPU; `look` sees it in a thread of its own behind, one batch after the other."""
     data = batches if isinstance(batches, Data) else Data.of(batches, graph)
-    counter = DeviceCounter(graph, stats, samples_at_once(graph), device, rows=data.divided)
     looking: deque[Future[None]] = deque()
     with ThreadPoolExecutor(1) as thread:
 
-        def run(arrays: Batch) -> None:
-            kept = counter.take(arrays)
-            if look is not None:
-                looking.append(thread.submit(look, kept, {}))
+        def look_behind(arrays: Batch, shown: Mapping[str, np.ndarray]) -> None:
+            looking.append(thread.submit(look, arrays, shown))
             if len(looking) > _LOOKING:
                 looking.popleft().result()
 
-        stream(graph, data, {}, stage="calibrate", run=run, progress=progress)
+        seen = None if look is None else look_behind
+        counter = DeviceCounter(graph, stats, samples_at_once(graph), device, rows=data.divided, look=seen)
+        stream(graph, data, {}, stage="calibrate", run=counter.take, progress=progress)
         counter.finish()
         for one in looking:
             one.result()

@@ -5,7 +5,7 @@ The processor adds what one batch gave to the statistics while the device runs t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from megengine.traced_module.opening.resizing import at_batch
 from megengine.traced_module.sizes import has_open_axes
 
 TOGETHER = 32  # samples of a run, where the network takes any number
+_SHOWN = 4 << 20  # bytes of the results of a run that are copied
 _NOISE = 1e-3  # of the largest result: more than the order of float sums makes
 
 
@@ -38,6 +39,7 @@ class _Counted:
     run: int  # of the run: the last may be there to fill it
     measured: list[tuple[str, Measured]] = field(default_factory=list)
     copies: Callable[[], list[np.ndarray]] | None = None
+    results: Sequence[Callable[[], np.ndarray]] | None = None  # None where they are not copied
 
     def part(self, x: DeviceArray) -> DeviceArray:
         """The values of the samples that count."""
@@ -50,13 +52,15 @@ class DeviceCounter:
     """Runs a graph on a device and adds to the statistics of its edges.
 
     A network for one sample takes several where its samples do not depend on each other, which the first ones tell;
-    one for any number of `rows` does, in batches of one row each. `finish` runs those that are left.
+    one for any number of `rows` does, in batches of one row each. `finish` runs those that are left. `look` sees every
+    batch when it has been counted, and its results by node name if they are copied.
     """
 
     def __init__(
-        self, graph: InternalGraph, edges: dict[str, TensorStatistics], samples: int, device: str, *, rows: bool
-    ) -> None:
-        self.graph, self.edges, self.samples = graph, edges, samples
+        self, graph: InternalGraph, edges: dict[str, TensorStatistics], samples: int, device: str, *, rows: bool,
+        look: Callable[[Batch, Mapping[str, np.ndarray]], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.graph, self.edges, self.samples, self.look = graph, edges, samples, look
         self.there = Elsewhere(graph, device)
         self.together = TOGETHER if rows or (samples == 1 and not has_open_axes(graph)) else 1
         # by the number of samples; None where there is none
@@ -66,10 +70,10 @@ class DeviceCounter:
         self.under_way: _Counted | None = None
         self.full = False  # whether as many as run together have run
 
-    def take(self, arrays: Batch) -> Batch:
+    def take(self, arrays: Batch) -> None:
         """Run a batch of the graph, or keep it until there are enough of its shape to run together.
 
-        What it keeps, and gives, are copies: data may be given in the same memory again and again.
+        What it keeps, and `look` sees, are copies: data may be given in the same memory again and again.
         """
         arrays = tuple(np.array(array) for array in arrays)
         if self.waiting and any(a.shape != b.shape for a, b in zip(arrays, self.waiting[0], strict=True)):
@@ -77,7 +81,6 @@ class DeviceCounter:
         self.waiting.append(arrays)
         if len(self.waiting) == self.together:
             self._start()
-        return arrays
 
     def finish(self) -> None:
         """Run the samples that wait, and count all."""
@@ -136,10 +139,17 @@ class DeviceCounter:
             if node.name in self.edges:
                 self._measure(self.edges[node.name], value, counted, room)
 
-        self._run(graph, batches, seen)
+        results = self._run(graph, batches, seen)
         counted.copies = room.copy()
+        if self.look is not None and self._shows(results, counted.run):
+            counted.results = [self.runtime.download_later(one._storage()) for one in results]
         self._settle()
         self.under_way = counted
+
+    def _shows(self, results: Sequence[Tensor], run: int) -> bool:
+        """Whether results tell what the float network gives, row by row, and are few."""
+        plain = all(one.dtype == np.float32 and (run == 1 or one.shape[:1] == (run,)) for one in results)
+        return plain and not Precision.tf32 and 4 * sum(one.size for one in results) <= _SHOWN
 
     def _measure(self, seen: TensorStatistics, value: Tensor, counted: _Counted, room: Room) -> None:
         """Let the device count a value; the processor, if it is of another form."""
@@ -171,6 +181,16 @@ class DeviceCounter:
             seen.histogram.merge(Histogram(seen.histogram.bins, exponent, first, counts))
             if one.parts is not None:
                 seen.means.join(one.parts.of(copies), one.samples)
+        if self.look is not None:
+            self._show(counted, self.look)
+
+    def _show(self, counted: _Counted, look: Callable[[Batch, Mapping[str, np.ndarray]], None]) -> None:
+        """Let the batches be seen that count."""
+        names, several = [node.name for node in counted.graph.outputs], len(counted.batches) > 1
+        results = None if counted.results is None else [one() for one in counted.results]
+        for i, arrays in enumerate(counted.batches[: counted.samples // self.samples]):
+            rows = [y[i : i + 1] if several else y for y in results or ()]
+            look(arrays, dict(zip(names, rows, strict=True)) if rows else {})
 
     def _refuse(self, counted: _Counted) -> None:
         """Run a batch again up to the first value that is not finite, and raise its error."""

@@ -26,10 +26,13 @@ class _Kept:
 
 
 class Judges:
-    """Of all samples that it saw, those with the smallest `sample_number`: the same for any order of the data."""
+    """Of all samples that it saw, those with the smallest `sample_number`: the same for any order of the data.
 
-    def __init__(self, graph: InternalGraph) -> None:
-        self._graph = graph
+    Plans that tell noise run on so many threads.
+    """
+
+    def __init__(self, graph: InternalGraph, *, threads: int = 1) -> None:
+        self._graph, self._threads = graph, threads
         self._kept: list[_Kept] = []
 
     def look(self, arrays: Batch, shown: Mapping[str, np.ndarray]) -> None:
@@ -54,7 +57,7 @@ class Judges:
         Infinite where results have other shapes, as they may if a length depends on values.
         """
         self._run_unseen()
-        compiled: Any = plan.compile(integer)
+        compiled: Any = plan.compile(integer, threads=self._threads)
         noise, power = np.zeros(len(self._graph.outputs)), np.zeros(len(self._graph.outputs))
         for one in self._kept:
             for at, (a, b) in enumerate(zip(one.exact or [], compiled(*one.arrays), strict=True)):
@@ -68,7 +71,7 @@ class Judges:
     def _run_unseen(self) -> None:
         """Run the float network on the samples of which no results were shown."""
         if unseen := [one for one in self._kept if one.exact is None]:
-            run: Any = plan.compile(self._graph)
+            run: Any = plan.compile(self._graph, threads=self._threads)
             for one in unseen:
                 one.exact = [np.array(y) for y in run(*one.arrays)]
 

@@ -9,6 +9,8 @@ import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.device import normalize
 from megengine.dispatch.refusal import kinds_named
+from megengine.kernels import cpus
+from megengine.kernels.cuda.placing import on_gpu
 from megengine.quantization.checks import Analysis, analyze
 from megengine.quantization.pipeline.annotate import annotate
 from megengine.quantization.pipeline.annotation import Annotation
@@ -17,12 +19,10 @@ from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.distill import distill
 from megengine.quantization.pipeline.equalize import equalized
 from megengine.quantization.pipeline.exchange import exchange
-from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import Frozen, edge_dtype, freeze
-from megengine.quantization.pipeline.integerize import integerize
+from megengine.quantization.pipeline.integer_graph import integer_graphs
 from megengine.quantization.pipeline.judging import Judges
 from megengine.quantization.pipeline.layers import require_layers
-from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.reconstruct import reconstruct
 from megengine.quantization.pipeline.refine import refine
 from megengine.quantization.pipeline.report import QuantReport, report_of
@@ -126,7 +126,7 @@ def quantize_model(
     require_layers(graph, annotation)
     data = () if calibration is None else Data.of(calibration, graph)
     stats = observe_all(graph, config)
-    judges = Judges(graph)
+    judges = Judges(graph, threads=cpus.quota() if on_gpu(place) else 1)  # the one that waits for a GPU waits here
     if statistics is not None:
         stats = statistics.of(digest(graph))
         for arrays in as_samples(data, graph):
@@ -199,12 +199,14 @@ def convert(
 ) -> QuantizedModel:
     """The passes after calibration. A stage that `judges` are better off without is undone, in `config` too."""
     frozen = freeze(graph, annotation, stats)
-    undone = ""
+    undone, graphs = "", None
     if (config.bias_correction or config.second_reading) and frozen.weights:
         refined = refine(graph, annotation, frozen, stats, config, calibration, judges=judges, progress=progress)
-        frozen, config, undone = refined.frozen, refined.config, refined.undone
+        frozen, config, undone, graphs = refined.frozen, refined.config, refined.undone, refined.graphs
     int_bias, vary = config.target.bias == "int32", config.vary and has_few_bits(frozen)
     more: dict[str, Any] = {"int_bias": int_bias, "progress": progress}
+    if config.reconstruction or config.distillation:
+        graphs = None  # other numbers come
     if config.reconstruction:
         samples = drawn(calibration, graph, ())
         samples, steps = with_variety(samples, graph) if vary else samples, config.reconstruction
@@ -213,7 +215,6 @@ def convert(
     if config.distillation:
         epochs = config.distillation
         frozen = distill(graph, annotation, frozen, calibration, epochs=epochs, vary=vary, state=state, **more)
-    qdq = materialize(graph, frozen)
-    integer = integerize(fold(qdq), int_bias=int_bias)
+    qdq, integer = graphs or integer_graphs(graph, frozen, config)
     report = report_of(graph, integer, annotation, undone)
     return QuantizedModel(config, graph, qdq, integer, annotation, frozen, stats, report)

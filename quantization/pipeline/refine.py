@@ -13,7 +13,7 @@ from megengine.quantization.pipeline.bias import mean_error
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.freeze import Frozen, in_steps
 from megengine.quantization.pipeline.gptq import gptq, takes
-from megengine.quantization.pipeline.integer_graph import integer_graph
+from megengine.quantization.pipeline.integer_graph import integer_graphs
 from megengine.quantization.pipeline.judging import HARM, Judges
 from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.moments import observe_products
@@ -29,11 +29,15 @@ IN_TURN = ("gptaq", "adaround")
 
 @dataclass(frozen=True, slots=True)
 class Refined:
-    """The numbers with refined weights and biases, the settings without the stages that were undone, and which."""
+    """The numbers with refined weights and biases, the settings without the stages that were undone, and which.
+
+    `graphs` are those of `integer_graphs`, where judges have made them.
+    """
 
     frozen: Frozen
     config: QuantConfig
     undone: str = ""
+    graphs: tuple[InternalGraph, InternalGraph] | None = None
 
 
 def refine(
@@ -75,10 +79,11 @@ def refine(
 
 def _judged(graph: InternalGraph, choices: Sequence[Refined], judges: Judges) -> Refined:
     """The first choice, if none of the others leaves clearly less noise."""
-    noises = [_noise(graph, one, judges) for one in choices]
+    first, noise = _seen(graph, choices[0], judges)
+    noises = [noise, *(_seen(graph, one, judges)[1] for one in choices[1:])]  # graphs of one alone take memory
     least = int(np.argmin(noises))
     if not np.isfinite(noises[0]) or noises[least] >= HARM * noises[0]:
-        return choices[0]
+        return first
     wanted, best = choices[0].config, choices[least].config
     stages = {
         wanted.rounding: wanted.rounding != best.rounding,
@@ -90,12 +95,16 @@ def _judged(graph: InternalGraph, choices: Sequence[Refined], judges: Judges) ->
     return replace(choices[least], undone=undone)
 
 
-def _noise(graph: InternalGraph, one: Refined, judges: Judges) -> float:
-    """The noise that judges see; infinite for a network that is refused, as one with a bias that no integer holds."""
+def _seen(graph: InternalGraph, one: Refined, judges: Judges) -> tuple[Refined, float]:
+    """A choice with its graphs, and the noise that judges see.
+
+    The noise of a network that is refused, as one with a bias that no integer holds, is infinite.
+    """
     try:
-        return judges.noise(integer_graph(graph, one.frozen, one.config))
+        graphs = integer_graphs(graph, one.frozen, one.config)
+        return replace(one, graphs=graphs), judges.noise(graphs[1])
     except MegEngineError:
-        return math.inf
+        return one, math.inf
 
 
 def rounded_together(

@@ -13,6 +13,7 @@ from megengine.quantization import QuantConfig, collect, quantize_model, requant
 from megengine.quantization.checks import verify
 from megengine.quantization.pipeline import refine
 from megengine.quantization.pipeline.calibrate import calibrate, observe_all
+from megengine.quantization.pipeline.integer_graph import integer_graphs
 from megengine.quantization.pipeline.judging import SAMPLES, Judges
 
 
@@ -81,6 +82,17 @@ def test_results_that_calibration_shows_are_not_computed_again(net, data):
     np.testing.assert_allclose(seen, outputs(net, data), rtol=1e-5, atol=1e-5)
 
 
+def test_graphs_that_judges_have_seen_are_not_made_again(net, data, monkeypatch):
+    made = []
+    monkeypatch.setattr(refine, "integer_graphs", lambda *a: made.append(integer_graphs(*a)) or made[-1])
+    model = quantize_model(net, data)
+    assert len(made) == 2, "with bias correction, and without"
+    assert (model.qdq_graph, model.integer_graph) == made[0]
+    again = integer_graphs(model.float_graph, model.frozen, model.config)[1]
+    for a, b in zip(outputs(again, data[:3]), outputs(model.integer_graph, data[:3]), strict=True):
+        assert np.array_equal(a, b)
+
+
 def test_results_of_other_shapes_are_no_likeness(net, data):
     judges, other = Judges(net), Builder(shape=net.inputs[0].shape)
     judges.look(data[0], {})
@@ -115,7 +127,7 @@ def test_statistics_and_data_are_judged_as_data_alone(net, data, harm):
 
 
 def test_a_correction_stays_where_biases_fit_no_integer_without_it(net, data, harm, monkeypatch):
-    calls, real = [], refine.integer_graph
+    calls, real = [], refine.integer_graphs
 
     def second_fails(*words, **more):
         calls.append(words)
@@ -123,5 +135,5 @@ def test_a_correction_stays_where_biases_fit_no_integer_without_it(net, data, ha
             raise QuantizationError("the bias of channel 0 can reach 6e+12")
         return real(*words, **more)
 
-    monkeypatch.setattr(refine, "integer_graph", second_fails)
+    monkeypatch.setattr(refine, "integer_graphs", second_fails)
     assert quantize_model(net, data).config.bias_correction and len(calls) == 2

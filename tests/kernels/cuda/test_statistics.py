@@ -10,7 +10,10 @@ from megengine import tensor
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.kernels.cuda import statistics
 from megengine.kernels.cuda.runtime import installed
+from megengine.plan import compile as compile_plan
 from megengine.quantization import QuantConfig, collect, quantize_model
+from megengine.quantization.pipeline import device_counting
+from megengine.quantization.pipeline.calibrate import calibrate, observe_all, prepared
 from megengine.quantization.ranges import Histogram, TensorStatistics
 from megengine.traced_module import open_batch, trace_module
 
@@ -179,6 +182,24 @@ def test_data_may_come_in_the_same_memory_again_and_again(traced):
         np.testing.assert_array_equal(found.edges[name].histogram.counts, plain.edges[name].histogram.counts)
     assert one.report == other.report
     np.testing.assert_array_equal(one(DATA[5]).numpy(), other(DATA[5]).numpy())
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_what_is_seen_comes_with_the_results_of_the_device(traced, opened, monkeypatch):
+    graph, seen = prepared(open_batch(traced) if opened else traced), []
+    (name,), plan = [node.name for node in graph.outputs], compile_plan(graph)
+
+    def look(arrays, shown):
+        seen.append((arrays[0].copy(), {name: y.copy() for name, y in shown.items()}))
+
+    with installed(EmulatedGpu()):
+        calibrate(graph, observe_all(graph, QuantConfig()), DATA, look=look, device="gpu0")
+        assert [x.tobytes() for x, _ in seen] == [x.tobytes() for x in DATA]
+        for x, shown in seen:
+            np.testing.assert_allclose(shown[name], plan(x)[0], rtol=1e-4, atol=1e-5)
+        monkeypatch.setattr(device_counting, "_SHOWN", 0)
+        calibrate(graph, observe_all(graph, QuantConfig()), DATA[:2], look=look, device="gpu0")
+    assert [shown for _, shown in seen[len(DATA) :]] == [{}, {}], "results that are too many"
 
 
 def test_a_network_waits_once_for_a_batch(traced, monkeypatch):
