@@ -1,22 +1,28 @@
 """Subjects of GPU benches, each in a process of its own: settings of libraries are the process's, and an error that
-takes its context, such as an illegal address, takes that of no other. Calls of all are timed in turns.
+takes its context, such as an illegal address, takes that of no other. They prepare side by side; calls are timed in
+turns.
 """
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from typing import Any
 
 Call = Callable[[], Any]
 INNER = 5  # calls between two events
 SMALL = 1000  # calls of a turn by the clock
 WARM = 6  # calls that compile, record, and fill pools
+ANSWER = 120.0  # seconds that a measurement takes at most
+SHORT = 20.0  # seconds of the one of a subject that is ready at the last moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +106,24 @@ def device_rows(call: Call, clock: Clock, count: int = 2) -> list[tuple[str, flo
     return sorted(((name, us, number) for name, (us, number) in rows.items()), key=lambda row: -row[1])
 
 
-def _serve(connection: Any, subject: Subject, kernels: bool) -> None:
-    """The process of a subject: it does what it is told until it is told to end, or fails."""
+def _serve(connection: Any, subject: Subject, kernels: bool, begin: float) -> None:
+    """The process of a subject: it prepares, and does what it is told until it is told to end, or fails."""
     os.environ.update(subject.environment)
     try:
         if kernels:
             import torch  # noqa: F401  (its profiler sees only what comes later)
-        clock = Clock(subject.library)
-        connection.recv()
+        marks, clock = [begin], Clock(subject.library)
+        marks.append(time.monotonic())
         call, times = subject.make(), 0 if subject.clock == "parts" else WARM
+        marks.append(time.monotonic())
         for _ in range(times):
             call()
         clock.wait()
         if subject.clock != "parts":
             clock.trim()
-        connection.send(("ready", None))
+        marks.append(time.monotonic())
+        names = "import", "make", "first calls"
+        connection.send(("ready", dict(zip(names, (b - a for a, b in itertools.pairwise(marks)), strict=True))))
         does = {
             "events": lambda: clock.by_events(call),
             "host": lambda: clock.by_host(call),
@@ -123,80 +132,150 @@ def _serve(connection: Any, subject: Subject, kernels: bool) -> None:
         }
         while (word := connection.recv()) != "end":
             connection.send(("done", does[word]()))
-    except EOFError:
+    except (EOFError, BrokenPipeError):
         pass  # the bench has ended
     except BaseException as exc:  # a subject that does not run is a result
         traceback.print_exc()
-        connection.send(("failed", f"{type(exc).__name__}: {exc}"[:300]))
+        with suppress(OSError):
+            connection.send(("failed", f"{type(exc).__name__}: {exc}"[:300]))
     os._exit(0)  # a context that is lost may hang where it is taken down
 
 
 class Worker:
-    """A subject in its process, which has begun to import."""
+    """A subject in its process, which begins to prepare."""
 
     def __init__(self, subject: Subject, *, kernels: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
         self.subject, self.missing = subject, ""
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, subject, kernels))
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, subject, kernels, time.monotonic()))
         self._process.start()
         theirs.close()
 
-    def ask(self, word: str, patience: float) -> Any:
+    def ask(self, word: str, patience: float = ANSWER) -> Any:
         """What the process answers; None if it failed, and `missing` says why."""
         if self.missing:
             return None
+        with suppress(OSError):  # `answer` finds why
+            self.connection.send(word)
+        return self.answer(patience)
+
+    def answer(self, patience: float) -> Any:
+        """What the process says next; None if it failed, and `missing` says why."""
         kind, answer = "failed", "the process has ended"
         try:
-            self._connection.send(word)
-            if self._connection.poll(max(0.0, patience)):
-                kind, answer = self._connection.recv()
+            if self.connection.poll(max(0.0, patience)):
+                kind, answer = self.connection.recv()
             else:
-                answer = "no time left"
+                answer = f"no answer within {patience:.0f} s"
         except (EOFError, OSError):
             self._process.join(5)
             answer = f"the process has ended, exit status {self._process.exitcode}"
         if kind == "failed":
-            self.missing = answer
-            self.end()
+            self.give_up(answer)
             return None
         return answer
 
+    def give_up(self, why: str) -> None:
+        """Kill the process, which is no use any more."""
+        self.missing = why
+        self._process.kill()
+        self._process.join()
+
+    def tell_end(self) -> None:
+        """Let the process end."""
+        with suppress(OSError, ValueError):
+            self.connection.send("end")
+
     def end(self) -> None:
         """End the process."""
-        with suppress(OSError, ValueError):
-            self._connection.send("end")
         self._process.join(2)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
 
 
-def in_processes(
-    subjects: Sequence[Subject], rounds: int, patience: float, *, kernels: bool = False
-) -> dict[str, dict[str, Any]]:
-    """Times in turns of all subjects that can be prepared in so many seconds together.
+class Turns:
+    """Subjects that prepare side by side, so many at a time, and are measured in turns.
 
-    Results: "ms" or "seconds", a list for each label, "missing" with reasons, and "kernels" if these are asked for.
+    A context: the processes end with it. `found` holds "alone", milliseconds of each subject when it was ready; "ms"
+    of rounds and "seconds" by parts, a list for each label; "prepared", seconds by what they were for; and "missing"
+    with reasons. `tell(label)` is called when a subject was measured alone or is missing, `tell("")` after a round.
     """
-    workers = [Worker(one, kernels=kernels) for one in subjects]
-    try:
-        begin = time.monotonic()
-        for one in workers:  # one after the other: a library may time its own ways
-            one.ask("prepare", min(patience / 2, patience - (time.monotonic() - begin)))  # one leaves time for others
-        found: dict[str, dict[str, Any]] = {"ms": {}, "seconds": {}, "kernels": {}, "missing": {}}
-        for _ in range(rounds):
-            for one in workers:
-                kind = "seconds" if one.subject.clock == "parts" else "ms"
-                answer = one.ask(one.subject.clock, 120)
-                if answer is not None:
-                    found[kind].setdefault(one.subject.label, []).append(answer)
-        for one in workers if kernels else ():
-            answer = one.ask("kernels", 120)
-            if answer is not None:
-                found["kernels"][one.subject.label] = answer
-        found["missing"] = {one.subject.label: one.missing for one in workers if one.missing}
-        return found
-    finally:
-        for one in workers:
+
+    def __init__(
+        self, subjects: Sequence[Subject], *, beside: int, kernels: bool = False,
+        tell: Callable[[str], None] = lambda label: None,
+    ) -> None:  # fmt: skip
+        self._subjects, self._beside, self._kernels, self._tell = subjects, max(1, beside), kernels, tell
+        self._workers: list[Worker] = []
+        names = "alone", "ms", "seconds", "prepared", "missing"
+        self.found: dict[str, dict[str, Any]] = {name: {} for name in names}
+
+    def __enter__(self) -> Turns:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._workers:
+            one.tell_end()
+        for one in self._workers:
             one.end()
+
+    def prepare(self, patience: float) -> None:
+        """Prepare all that can be in so many seconds, and measure each as soon as it is ready."""
+        until = time.monotonic() + patience
+        coming: deque[Subject] = deque(self._subjects)
+        under_way: list[Worker] = []
+        while coming or under_way:
+            while coming and len(under_way) < self._beside and time.monotonic() < until:
+                under_way.append(Worker(coming.popleft(), kernels=self._kernels))
+                self._workers.append(under_way[-1])
+            ready = wait([one.connection for one in under_way], max(0.0, until - time.monotonic()))
+            if not ready:
+                break
+            for one in [one for one in under_way if one.connection in ready]:
+                under_way.remove(one)
+                self._first(one, max(SHORT, until - time.monotonic()))
+        why = f"not prepared within {patience:.0f} s"
+        for one in under_way:
+            one.give_up(why)
+        for label in (*(one.subject.label for one in under_way), *(one.label for one in coming)):
+            self.found["missing"][label] = why
+            self._tell(label)
+
+    def _first(self, one: Worker, patience: float) -> None:
+        """Measure a subject that has prepared, or failed."""
+        label, prepared = one.subject.label, one.answer(0)
+        if prepared is not None:
+            self.found["prepared"][label] = prepared
+            self._measure(one, "alone", patience)
+        if one.missing:
+            self.found["missing"][label] = one.missing
+        self._tell(label)
+
+    def _measure(self, one: Worker, kind: str, patience: float = ANSWER) -> None:
+        """Ask for the time of a call. The seconds of the first one by parts are a run like others."""
+        label, answer = one.subject.label, one.ask(one.subject.clock, patience)
+        if answer is None:
+            self.found["missing"][label] = one.missing
+        elif one.subject.clock == "parts":
+            self.found["seconds"].setdefault(label, []).append(answer)
+        elif kind == "alone":
+            self.found["alone"][label] = answer
+        else:
+            self.found["ms"].setdefault(label, []).append(answer)
+
+    def measure(self, rounds: int) -> None:
+        """Let all that have prepared take turns."""
+        for _ in range(rounds):
+            for one in self._workers:
+                if not one.missing and len(self.found["seconds"].get(one.subject.label, ())) < rounds:
+                    self._measure(one, "ms")
+            self._tell("")
+
+    def kernels(self) -> Iterator[tuple[str, list[tuple[str, float, float]]]]:
+        """What the device does for a call of each, by label."""
+        for one in self._workers:
+            rows = one.ask("kernels")
+            if rows is not None:
+                yield one.subject.label, rows

@@ -171,7 +171,8 @@ def run_bench(out: Path, options: argparse.Namespace) -> dict[str, Any]:
     """What bench/gpu.py measures."""
     file = out / "bench.json"
     command = [sys.executable, str(ROOT / "bench/gpu.py"), "--json", str(file), *options.bench.split()]
-    (out / "bench.log").unlink(missing_ok=True)
+    for old in (file, out / "bench.log"):
+        old.unlink(missing_ok=True)
     code = _ended(command, out / "bench.log", options.limit, dict(os.environ))
     return {"exit": code, "measured": json.loads(file.read_text()) if file.exists() else None}
 

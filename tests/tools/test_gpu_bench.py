@@ -1,5 +1,7 @@
 """The benches of GPUs: each subject in a process of its own, in turns."""
 
+import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -13,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import gpu
 import gpu_subjects
 import gpu_workers
-from gpu_workers import Subject, in_processes
+from gpu_workers import Subject, Turns
 
-_FAILS_AT = gpu_workers.WARM + 4
+_FAILS_AT = gpu_workers.WARM + gpu_workers.INNER + 4  # in the first round
 
 
 def counting():
@@ -64,22 +66,68 @@ def test_a_subject_that_fails_leaves_the_others():
         Subject("plain later", fails_later),
         Subject("plain parts", in_parts, "parts"),
     ]
-    found = in_processes(subjects, 3, 60)
-    assert found["ms"].keys() == {"plain float32", "plain tf32"}
-    assert all(len(times) == 3 for times in found["ms"].values())
+    with Turns(subjects, beside=3) as turns:
+        turns.prepare(60)
+        assert turns.found["alone"].keys() == {"plain float32", "plain tf32", "plain later"}
+        turns.measure(3)
+    found = turns.found
+    assert all(len(found["ms"][label]) == 3 for label in ("plain float32", "plain tf32"))
     assert found["seconds"] == {"plain parts": [{"all": 1.25}] * 3}
     assert found["missing"] == {
         "plain refused": "ValueError: no such dtype",
         "plain dead": "the process has ended, exit status -9",
         "plain later": "RuntimeError: illegal address",
     }
+    assert [*found["prepared"]["plain later"]] == ["import", "make", "first calls"]
     assert "MEGENGINE_CUDA_TF32" not in os.environ
 
 
-def test_a_subject_that_takes_too_long_is_ended():
+def options_of(*words):
+    return gpu.parser().parse_args([*words])
+
+
+def test_what_is_late_is_missing_and_the_others_are_known_before(tmp_path, capsys):
+    file, wanted = tmp_path / "found.json", [Subject("plain slow", sleeps), Subject("plain float32", counting)]
+    wanted += [Subject("plain second", counting), Subject("plain never", counting)]
     begin = time.monotonic()
-    assert in_processes([Subject("plain slow", sleeps)], 3, 0)["missing"] == {"plain slow": "no time left"}
+    with Turns(wanted, beside=1) as turns:
+        turns.prepare(0)
+    assert {*turns.found["missing"].values()} == {"not prepared within 0 s"} and time.monotonic() - begin < 10
+    options = options_of("--patience", "6", "--beside", "2", "--rounds", "2", "--json", str(file))
+    results = gpu.run_sections({"eager": wanted[:2], "training": wanted[1:2]}, options, begin)
     assert time.monotonic() - begin < 30
+    assert json.loads(file.read_text()) == results
+    assert [*results["eager"]["ms"]] == ["plain float32"] == [*results["training"]["ms"]] and "alone" not in results
+    assert results["eager"]["missing"]["plain slow"].startswith("not prepared within ")
+    lines = capsys.readouterr().out.splitlines()
+    assert "ms, at first  prepared in" in lines[0] and "not prepared" in lines[1], "one is known before the other"
+
+
+def ends_the_bench():
+    """A call that kills the bench when it is measured the second time, in the first round."""
+    calls = []
+
+    def call():
+        calls.append(None)
+        if len(calls) > gpu_workers.WARM + gpu_workers.INNER + 1:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+
+    return call
+
+
+def bench_of(file):
+    options = options_of("--json", str(file))
+    gpu.run_sections({"training": [Subject("plain deadly", ends_the_bench)]}, options, time.monotonic())
+
+
+def test_a_bench_that_is_killed_leaves_what_it_saw(tmp_path):
+    bench = multiprocessing.get_context("spawn").Process(target=bench_of, args=(tmp_path / "found.json",))
+    bench.start()
+    bench.join(60)
+    assert bench.exitcode == -signal.SIGKILL
+    found = json.loads((tmp_path / "found.json").read_text())["training"]
+    assert [*found["ms"]] == ["plain deadly"] == found["alone"] and found["prepared"].keys() == {"plain deadly"}
 
 
 def test_a_table_compares_with_torch_in_the_same_type():
@@ -90,6 +138,7 @@ def test_a_table_compares_with_torch_in_the_same_type():
         "torch float32 x": [8.0],
     }
     found = {"ms": times, "seconds": {"ours": [{"all": 2.0}]}, "missing": {"ours tf32": "ended"}}
+    found |= {"alone": {}, "prepared": {}}
     lines = gpu.lines_of("inference", gpu.summary(found))
     assert [line.split() for line in lines[:2]] == [
         ["inference", "ours", "float32", "5.0000", "ms", "0.62", "of", "torch's", "best"],
