@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.sizes import is_open
+from megengine.kernels import cpus
 from megengine.kernels.cuda.placing import on_gpu
 from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.annotate import annotate
@@ -24,7 +25,8 @@ from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.tracing.entry import on_processor
 
-_LOOKING = 64  # batches that are kept for it
+_LOOKING = 128  # batches that are kept for it
+_LOOKERS = 4  # threads: a processor digests pictures about as fast as a GPU runs them
 Look = Callable[[Batch, Mapping[str, np.ndarray]], None]
 
 
@@ -87,7 +89,7 @@ def calibrate(
     """Feed every batch through the graph and update the statistics in place.
 
     `look` sees every batch and the results by node name; of those that a GPU computes, float32 results without TF32
-    that are small beside the network's values.
+    that are small beside the network's values, and in any order, several at a time.
 
     The processor runs it, or a GPU by its name. Memory does not grow with the number of batches. Raises
     CalibrationError if there is none, or for NaN and infinity at a node, which is named.
@@ -120,13 +122,13 @@ def _count_on_device(
     device: str,
     progress: Progress | None,
 ) -> None:
-    """Run every batch on a GPU; `look` sees it in a thread of its own behind, one batch after the other."""
+    """Run every batch on a GPU; `look` sees it behind, in one of a few threads."""
     data = batches if isinstance(batches, Data) else Data.of(batches, graph)
     looking: deque[Future[None]] = deque()
-    with ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(min(_LOOKERS, cpus.quota())) as threads:
 
         def look_behind(arrays: Batch, shown: Mapping[str, np.ndarray]) -> None:
-            looking.append(thread.submit(look, arrays, shown))
+            looking.append(threads.submit(look, arrays, shown))
             if len(looking) > _LOOKING:
                 looking.popleft().result()
 

@@ -1,6 +1,7 @@
 """Judges: a few samples that tell whether a stage did the network good, by the noise of its outputs."""
 
 import math
+import threading
 from bisect import insort
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,16 +29,21 @@ class _Kept:
 class Judges:
     """Of all samples that it saw, those with the smallest `sample_number`: the same for any order of the data.
 
-    Plans that tell noise run on so many threads.
+    Plans that tell noise run on so many threads; several threads may look.
     """
 
     def __init__(self, graph: InternalGraph, *, threads: int = 1) -> None:
         self._graph, self._threads = graph, threads
         self._kept: list[_Kept] = []
+        self._lock = threading.Lock()
 
     def look(self, arrays: Batch, shown: Mapping[str, np.ndarray]) -> None:
         """See a sample, before the first noise is asked for, and the float network's results if they are `shown`."""
         number = sample_number(arrays)
+        with self._lock:
+            self._keep(number, arrays, shown)
+
+    def _keep(self, number: int, arrays: Batch, shown: Mapping[str, np.ndarray]) -> None:
         full = len(self._kept) >= SAMPLES
         if (full and number >= self._kept[-1].number) or any(number == one.number for one in self._kept):
             return

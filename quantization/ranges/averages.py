@@ -126,10 +126,10 @@ class ExactMean:
 
     def join(self, parts: np.ndarray, count: int) -> None:
         """Take the parts of so many vectors, below 2**62 each."""
-        mine = self.settled()
+        mine = self.settled() if self._new or self._added else self.parts  # with all carries behind a `join`, too
         self.parts = parts.copy() if mine is None else mine + parts
         self.count += count
-        self.settled()
+        self._carried()
 
     def settled(self) -> np.ndarray | None:
         """The parts with all vectors and all carries; None before the first vector."""
