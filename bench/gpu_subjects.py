@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
+import inspect
 import time
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from gpu_workers import Call, Subject
@@ -107,8 +112,48 @@ def our_step(batch: int, amp: str | None, *, replay: bool = False) -> Call:
     return functools.partial(jit.trace(step, replay=True) if replay else step, x, y)
 
 
-def our_quantization(count: int) -> Call:
-    """Seconds of `quantize_model` with random pictures in batches of 32, by parts."""
+STEPS = {
+    "before: canonical graph": ("quantize", "prepared"),
+    "before: annotations": ("quantize", "observe_all"),
+    "before: rows tried": ("calibrate", "Data.of"),
+    "behind: last run counted": ("calibrate", "DeviceCounter.finish"),
+    "behind: freeze": ("quantize", "freeze"),
+    "behind: bias correction": ("refine", "bias_corrected"),
+    "behind: graphs": ("refine", "integer_graphs"),
+    "behind: judges": ("judging", "Judges.noise"),
+    "behind: report": ("quantize", "report_of"),
+}
+"""Functions of the pipeline, by module, whose time is told: none calls another of them."""
+
+
+@contextlib.contextmanager
+def timed(took: dict[str, float]) -> Iterator[None]:
+    """Add seconds of every step that runs."""
+    with contextlib.ExitStack() as stack:
+        for name, (module, path) in STEPS.items():
+            owner = importlib.import_module(f"megengine.quantization.pipeline.{module}")
+            for one in path.split(".")[:-1]:
+                owner = getattr(owner, one)
+            stack.enter_context(mock.patch.object(owner, path.split(".")[-1], _timer(owner, path, name, took)))
+        yield
+
+
+def _timer(owner: Any, path: str, name: str, took: dict[str, float]) -> Call:
+    real = getattr(owner, path.split(".")[-1])
+
+    @functools.wraps(real)
+    def call(*args: Any, **options: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return real(*args, **options)
+        finally:
+            took[name] = took.get(name, 0.0) + time.perf_counter() - begin
+
+    return staticmethod(call) if inspect.ismethod(real) else call
+
+
+def our_quantization(count: int, device: str = "gpu0") -> Call:
+    """Seconds of `quantize_model` with random pictures in batches of 32, by parts, and of steps before and behind."""
     from megengine.quantization.pipeline.quantize import quantize_model
     from megengine.traced_module import open_batch
 
@@ -116,11 +161,12 @@ def our_quantization(count: int) -> Call:
     batches = [x[at : at + 32] for at in range(0, count, 32)]
 
     def call() -> dict[str, float]:
-        marks, begin = [], time.perf_counter()
-        quantize_model(network, batches, device="gpu0", progress=lambda *_: marks.append(time.perf_counter()))
+        marks, steps, begin = [], {}, time.perf_counter()
+        with timed(steps):
+            quantize_model(network, batches, device=device, progress=lambda *_: marks.append(time.perf_counter()))
         end, first, last = time.perf_counter(), marks[0], marks[len(batches) - 1]
         parts = {"all": end - begin, "to the end of the first batch": first - begin, "other batches": last - first}
-        return {**parts, "passes behind": end - last}
+        return {**parts, "passes behind": end - last, **steps}
 
     return call
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
@@ -146,6 +147,21 @@ def test_a_table_compares_with_torch_in_the_same_type():
     ]
     assert lines[-2].endswith("run 1, seconds: all 2.000") and lines[-1].endswith("missing: ended")
     assert "75.0% x   2.0  convolve" in gpu.table_of("a", [("convolve", 3.0, 2.0), ("add", 1.0, 1.0)])
+
+
+def test_steps_of_quantization_are_timed(monkeypatch):
+    from quant_nets import residual_net  # not at the top: the processes of subjects import this file
+
+    from megengine.quantization.pipeline import quantize
+    from megengine.traced_module import TracedModule
+
+    net = TracedModule.from_graph(residual_net()[1])
+    monkeypatch.setattr(gpu_subjects, "_traced", lambda batch, dtype: net)
+    monkeypatch.setattr(gpu_subjects, "pictures", lambda n: np.ones((n, *net.graph.inputs[0].shape[1:]), np.float32))
+    before = quantize.freeze
+    seconds = gpu_subjects.our_quantization(64, "cpu0")()
+    assert seconds.keys() >= gpu_subjects.STEPS.keys() - {"behind: last run counted"} and quantize.freeze is before
+    assert sum(took for name, took in seconds.items() if ": " in name) < seconds["all"]
 
 
 @pytest.mark.parametrize("only", ["", "ours", "float16 replayed, torch tf32"])
