@@ -19,11 +19,9 @@ from megengine.kernels.cuda.array import DeviceArray
 from megengine.kernels.cuda.compiler import cubin
 from megengine.kernels.cuda.libraries import Libraries, of_device
 from megengine.kernels.cuda.runtime import Recording, Refusals, Runtime, forget, in_use
-from megengine.kernels.cuda.settings import switch
 from megengine.kernels.cuda.sources import Program
 
 OLDEST = 75  # sm_75, Turing: the oldest that CUDA 13 compiles for
-_EARLY = 90  # compute capability from which kernels begin before, and wait until, those before them have ended
 _TO_DEVICE, _TO_HOST, _WITHIN = 1, 2, 3  # kinds of copies
 _NO_MEMORY = 2  # cudaErrorMemoryAllocation
 _BROKEN = (700, 710, 714, 715, 716, 717, 718, 719)  # errors of kernels, after which no call succeeds
@@ -116,7 +114,6 @@ class CupyRuntime(Runtime):
         self._cupy, self.index = cupy, int(name.removeprefix("gpu"))
         self.architecture = int(cupy.cuda.Device(self.index).compute_capability)
         self._functions: dict[tuple[Program, str], int] = {}  # handles
-        self._early = self.architecture >= _EARLY and not switch("MEGENGINE_CUDA_IN_TURN")
         self._granted: dict[int, int] = {}  # bytes of shared memory of functions that need permission
         self._modules: dict[Program, Any] = {}
         self._launcher = _core.CudaLauncher("libcuda.so.1")
@@ -315,11 +312,11 @@ class CupyRuntime(Runtime):
         if shared > _PLAIN_SHARED and self._granted.get(function, 0) < shared:
             self._grant(function, shared)
         stream = self._cupy.cuda.get_current_stream().ptr
-        failed = self._launcher(function, grid, block, shared, stream, arguments, self._early)
+        failed = self._launcher(function, grid, block, shared, stream, arguments)
         if failed == _NO_CONTEXT:  # the first call of this thread
             self._cupy.cuda.runtime.setDevice(self.index)
             self._cupy.cuda.runtime.free(0)
-            failed = self._launcher(function, grid, block, shared, stream, arguments, self._early)
+            failed = self._launcher(function, grid, block, shared, stream, arguments)
         if failed:
             what = (
                 f"{program.file}: {kernel} was not launched on {self.name}: CUDA error {failed} "

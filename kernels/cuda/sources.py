@@ -12,8 +12,6 @@ import numpy as np
 from megengine.core.dtype import bfloat16
 
 FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "src")
-_EARLY = "EARLY_LAUNCH()"
-_KERNEL = re.compile(r"\bKERNEL(?:_BOUNDS|_BLOCKS)?\(")
 _INCLUDE = re.compile(r'#include "([\w.]+)"')
 # C++'s names of the types of elements
 TYPES = {
@@ -52,23 +50,6 @@ def headers_of(text: str) -> dict[str, str]:
     return found
 
 
-@functools.lru_cache(4096)
-def _waiting(text: str) -> str:
-    """The text with EARLY_LAUNCH() first in the body of each kernel, unless it says itself where that stands."""
-    if _EARLY in text:
-        return text
-    parts, begin = [], 0
-    for found in _KERNEL.finditer(text):
-        at, depth = found.end(), 1  # behind the parenthesis of the parameters
-        while depth:
-            depth += {"(": 1, ")": -1}.get(text[at], 0)
-            at += 1
-        at = text.index("{", at) + 1
-        parts += [text[begin:at], f" {_EARLY};"]
-        begin = at
-    return "".join([*parts, text[begin:]])
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """A source file with macros, or a generated text: what is compiled as one unit. Who makes one keeps it.
@@ -85,7 +66,7 @@ class Program:
     @property
     def source(self) -> str:
         """The whole source, the macros included."""
-        body = _waiting(self.text or text_of(self.file))
+        body = self.text or text_of(self.file)
         return '#include "portable.cuh"\n' + "".join(f"#define {name} {value}\n" for name, value in self.macros) + body
 
 

@@ -29,26 +29,6 @@ using LaunchKernel = int (*)(void* function, unsigned grid_x, unsigned grid_y, u
                              unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                              void* stream, void** arguments, void** extra);
 
-using LaunchKernelEx = int (*)(const void* config, void* function, void** arguments, void** extra);
-
-// The driver's CUlaunchAttribute and CUlaunchConfig (cuda.h). Attribute 6: the launch may begin before those
-// before it on the stream have ended; the kernel waits for them itself.
-struct Attribute {
-    unsigned id;
-    unsigned pad;
-    alignas(8) std::array<int, 16> value;
-};
-static_assert(sizeof(Attribute) == 72);
-constexpr unsigned kBeginsEarly = 6;
-
-struct Config {
-    std::array<unsigned, 3> grid, block;
-    unsigned shared;
-    void* stream;
-    const Attribute* attributes;
-    unsigned count;
-};
-
 struct Size3 {
     std::array<unsigned, 3> n{1, 1, 1};
     explicit Size3(const nb::tuple& lengths) {
@@ -67,14 +47,12 @@ class Launcher {
         if (!handle) throw std::runtime_error(dlerror());
         launch_ = reinterpret_cast<LaunchKernel>(dlsym(handle, "cuLaunchKernel"));
         if (!launch_) throw std::runtime_error(library + " has no cuLaunchKernel");
-        launch_ex_ = reinterpret_cast<LaunchKernelEx>(dlsym(handle, "cuLaunchKernelEx"));
     }
 
     // Arguments are arrays (objects with an attribute `address`), None for a null pointer, NumPy scalars, and
-    // structures: NumPy arrays without axes, which the driver reads where they lie. `early`: the kernel waits
-    // itself for the launches before it.
+    // structures: NumPy arrays without axes, which the driver reads where they lie.
     int operator()(std::uint64_t function, const nb::tuple& grid, const nb::tuple& block, unsigned shared,
-                   std::uint64_t stream, const nb::tuple& arguments, bool early) const {
+                   std::uint64_t stream, const nb::tuple& arguments) const {
         const std::size_t count = nb::len(arguments);
         if (count > kMostArguments) throw std::invalid_argument("a kernel takes at most 96 arguments");
         alignas(kMostBytes) std::array<std::array<std::byte, kMostBytes>, kMostArguments> values;
@@ -84,11 +62,6 @@ class Launcher {
             pointers[i] = stored(argument, values[i].data());
         }
         const Size3 blocks(grid), threads(block);
-        if (early && launch_ex_) {
-            const Attribute attribute{kBeginsEarly, 0, {1}};
-            const Config config{blocks.n, threads.n, shared, reinterpret_cast<void*>(stream), &attribute, 1};
-            return launch_ex_(&config, reinterpret_cast<void*>(function), pointers.data(), nullptr);
-        }
         return launch_(reinterpret_cast<void*>(function), blocks.n[0], blocks.n[1], blocks.n[2], threads.n[0],
                        threads.n[1], threads.n[2], shared, reinterpret_cast<void*>(stream), pointers.data(),
                        nullptr);
@@ -128,7 +101,6 @@ class Launcher {
     }
 
     LaunchKernel launch_ = nullptr;
-    LaunchKernelEx launch_ex_ = nullptr;
 };
 
 // Bytes of a device's memory that values hold, now and at most.
@@ -177,7 +149,7 @@ void bind_cuda(nb::module_& m) {
     nb::class_<Launcher>(m, "CudaLauncher")
         .def(nb::init<const std::string&>(), nb::arg("library"))
         .def("__call__", &Launcher::operator(), nb::arg("function"), nb::arg("grid"), nb::arg("block"),
-             nb::arg("shared"), nb::arg("stream"), nb::arg("arguments"), nb::arg("early") = false);
+             nb::arg("shared"), nb::arg("stream"), nb::arg("arguments"));
 }
 
 }  // namespace mge

@@ -237,15 +237,6 @@ COC_FN void put_sums(const Layer& layer, const Finish& finish, const Sums& acc, 
     }
 }
 
-// Residuals are read behind the sums; in layers of little depth they would be waited for.
-COC_FN void fetch_residuals(const Layer& layer, int top, int channel) {
-    const i64 image = (i64)layer.groups * layer.of_group, own = (i64)blockIdx.z * layer.of_group + channel;
-    if (channel >= layer.of_group) return;
-#pragma unroll
-    for (int i = 0; i < WARP_M / 8; i++)
-        if (top + i * 8 < (int)layer.pixels) fetch_ahead(layer.residual + (top + i * 8) * image + own);
-}
-
 KERNEL_BLOCKS(cuda_conv_mma, THREADS, BLOCKS, const XT* x, const s8* weights, const int* b, const float* M, const float* B,
               const RT* residual, OUT* y, int groups, int channels, int of_group, int rows, int depth, int z_x, int pixels,
               int tiles_n, WINDOW_PARAMETERS, OUTPUT_PARAMETERS) {
@@ -257,14 +248,12 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, BLOCKS, const XT* x, const s8* weights, co
     const int first = (int)(blockIdx.x / tiles_n) * BLOCK_M, first_row = (int)(blockIdx.x % tiles_n) * BLOCK_N;
     const int channel = first_row + warp_n * WARP_N + lane % 4 * 8, steps = depth / 64;  // the first of eight channels
     const i64 place = (i64)blockIdx.z * rows + channel;
-    Copies copies;
-    copies.begin(layer, v, first, first_row);
-    if (first_row + copies.row < rows) fetch_ahead(copies.w);  // which earlier launches hardly ever write
-    EARLY_LAUNCH();
     Sums acc[ACROSS] = {};
 #pragma unroll
     for (int j = 0; j < ACROSS; j++)
         if (channel + j * 32 < rows) begin_sums(acc[j], b + place + j * 32);
+    Copies copies;
+    copies.begin(layer, v, first, first_row);
 #pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; stage++) {
         if (stage < steps) copies.step(layer, v, tile, stage, first_row);
@@ -273,9 +262,6 @@ KERNEL_BLOCKS(cuda_conv_mma, THREADS, BLOCKS, const XT* x, const s8* weights, co
     Residuals early = {};
     if constexpr (EARLY)
         if (channel < of_group) get_residuals(early, layer, first + warp_m * WARP_M + lane / 4, channel);
-    if constexpr (RESIDUAL && EIGHTS && !EARLY)
-#pragma unroll
-        for (int j = 0; j < ACROSS; j++) fetch_residuals(layer, first + warp_m * WARP_M + lane / 4, channel + j * 32);
     int reading = 0, writing = STAGES - 1;
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {

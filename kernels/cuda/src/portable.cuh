@@ -5,9 +5,6 @@
 //   KERNEL_BLOCKS(name, threads, blocks, parameters...)    the same, with so many blocks at once on a multiprocessor
 //   SHARED(T, name, count), SHARED_DYNAMIC(T, name)    one-dimensional shared arrays, whose use tests check
 //   wide_load<W>(tile, i), wide_store(tile, i, w)    several elements of a shared array at once, aligned
-//   EARLY_LAUNCH()    all that earlier launches write is there from here on. A kernel with it begins before they have ended
-//     (sm_90 on): what stands before reads and writes no array. The next launch may begin, too
-//   fetch_ahead(p)    the memory at p is soon read: to the L2 cache
 //   cp_async16(tile, i, src), cp_async_commit(), cp_async_wait<N>()    16 bytes to shared memory; there after the wait
 //   cp_async<BYTES>(tile, i, src)    the same for 4, 8 or 16 bytes
 //   cp_async16_part(tile, i, src, n)    the first n of 16 bytes, and zeros behind them
@@ -37,12 +34,6 @@ typedef signed char s8;
 #define SHARED_DYNAMIC(T, name)                                      \
     extern __shared__ __align__(16) unsigned char coc_dynamic[]; \
     T* name = (T*)coc_dynamic
-#if __CUDA_ARCH__ >= 900
-#define EARLY_LAUNCH() asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory")
-#else
-#define EARLY_LAUNCH()
-#endif
-COC_FN void fetch_ahead(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 struct f16 {
     unsigned short x;
 };

@@ -36,8 +36,6 @@ typedef signed char s8;
     static const bool coc_added_##name = coc::add(#name, threads, &name); static void name(__VA_ARGS__)
 #define KERNEL_BLOCKS(name, threads, blocks, ...) KERNEL_BOUNDS(name, threads, __VA_ARGS__)
 #define KERNEL(name, ...) KERNEL_BOUNDS(name, 1024, __VA_ARGS__)
-#define EARLY_LAUNCH()
-inline void fetch_ahead(const void*) {}
 #define SHARED(T, name, count) static char coc_key_##name; coc::Shared<T> name{&coc::region(&coc_key_##name, #name, sizeof(T), count)}
 #define SHARED_DYNAMIC(T, name) coc::Shared<T> name{&coc::region(nullptr, #name, sizeof(T), coc::dynamic_bytes / sizeof(T))}
 #define threadIdx (coc::self->index)

@@ -107,14 +107,6 @@ def test_functions_are_loaded_once_and_granted_shared_memory_once(made):
     assert len(launches) == 5  # an empty grid is no launch
 
 
-@pytest.mark.parametrize(("capability", "in_turn", "early"), [("80", "", False), ("90", "", True), ("90", "1", False)])
-def test_launches_begin_early_from_hopper_on(made, monkeypatch, capability, in_turn, early):
-    monkeypatch.setenv("MEGENGINE_CUDA_IN_TURN", in_turn)
-    runtime, _, launches = made(capability=capability)
-    runtime.launch(program("filling.cu", TYPE="float"), "fill", 2, 32, (runtime.empty((4,), np.float32),))
-    assert [launch[-1] for launch in launches] == [early]
-
-
 def test_copies_by_way_of_pinned_memory_wait_for_the_one_before_the_last(made):
     runtime, stand, _ = made()
     parts, copied = [np.full((1, 2), i, np.float32) for i in range(3)], []
