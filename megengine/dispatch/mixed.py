@@ -36,6 +36,11 @@ class Casting(Interposer):
         """A float32 tensor in the lower precision; another one itself."""
         return _cast(x, _FLOAT32, self.low)
 
+    def lowered_beside(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """In the lower precision if each is of it or float32; else as they are, so that promotion keeps digits."""
+        plain = all(x.dtype in (_FLOAT32, self.low) for x in tensors)
+        return tuple(map(self.lowered, tensors)) if plain else tensors
+
     def raised(self, x: Tensor) -> Tensor:
         """A tensor of the lower precision in the higher one; another one itself."""
         return _cast(x, self.low, self.high)
@@ -62,6 +67,15 @@ def lowered(x: Tensor) -> Tensor:
     """The tensor as a layer takes it."""
     now = casting()
     return x if now is None else now.lowered(x)
+
+
+def lowered_beside(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Operands of a layer before they are promoted to one dtype.
+
+    Float32 beside the lower precision is lowered: promotion would raise an activation that the layer lowers again.
+    """
+    now = casting()
+    return tensors if now is None else now.lowered_beside(tensors)
 
 
 def raised(x: Tensor) -> Tensor:

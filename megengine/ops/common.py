@@ -13,7 +13,7 @@ from megengine.core.errors import ArgumentError, AxisError, DTypeError, OptionEr
 from megengine.core.sizes import OpenSize, broadcast, is_open
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
-from megengine.dispatch import apply
+from megengine.dispatch import apply, mixed
 from megengine.tensor import Tensor
 
 # one integer, several, or (while shapes are traced) a tensor of them
@@ -92,6 +92,13 @@ def operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         return x, y
     dtype = promote(op, x.dtype, y.dtype)
     return cast(x, dtype), cast(y, dtype)
+
+
+def factors(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Both operands of a layer as tensors of one dtype."""
+    if isinstance(x, Tensor) and isinstance(y, Tensor) and x._dtype is not y._dtype:
+        x, y = mixed.lowered_beside(x, y)
+    return operands(op, x, y)
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:

@@ -22,7 +22,6 @@ from megengine.dispatch import (
     Sample,
     apply,
     define,
-    get_op,
     mixed,
     no_onnx,
     public,
@@ -363,8 +362,8 @@ def one_dtype(op: str, *tensors: Any) -> list[Tensor]:
     """Those that are there, in the dtype that they have together."""
     present = [as_tensor(t) for t in tensors if t is not None]
     dtype = present[0].dtype
-    if any(t.dtype != dtype for t in present) and get_op(op).weighted:
-        present = [*map(mixed.lowered, present)]  # what is low is not raised, to be lowered again
+    if any(t.dtype != dtype for t in present):
+        present = list(mixed.lowered_beside(*present))
         dtype = present[0].dtype
     for t in present[1:]:
         dtype = promote(op, dtype, t.dtype)

@@ -8,7 +8,17 @@ from megengine.core.errors import OptionError, ShapeError
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
-from megengine.ops.common import Integers, as_tensor, check_modes, floating, operands, pad_pairs, pair, tuple_of
+from megengine.ops.common import (
+    Integers,
+    as_tensor,
+    check_modes,
+    factors,
+    floating,
+    operands,
+    pad_pairs,
+    pair,
+    tuple_of,
+)
 from megengine.ops.conv import conv2d, convolved, one_dtype
 from megengine.ops.matmul import product
 from megengine.tensor import Tensor
@@ -146,7 +156,7 @@ def local_conv2d(
     """A convolution with weights for each position: inp [N,C,H,W], weight (groups,oh,ow,C/groups,kh,kw,O/groups)."""
     op = "local_conv2d"
     check_modes(op, conv_mode)
-    x, w = operands(op, inp, weight)
+    x, w = factors(op, inp, weight)
     if w.ndim != 7 or x.ndim != 4 or w.shape[0] * w.shape[3] != x.shape[1]:
         raise ShapeError(
             f"{op}: inp has shape {x.shape}, weight {w.shape}; "

@@ -9,7 +9,7 @@ from typing import Any
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.text import counted
 from megengine.dispatch import apply, public
-from megengine.ops.common import as_tensor, operands
+from megengine.ops.common import as_tensor, factors
 from megengine.ops.matmul import product
 from megengine.tensor import Tensor
 
@@ -81,7 +81,7 @@ def _joined(a: Tensor, b: Tensor, left: str, right: str, keep: str) -> tuple[Ten
     """One batched matrix product: shared letters that are kept form the batch, the other shared ones are summed."""
     a, left = _summed(a, left, keep + right)
     b, right = _summed(b, right, keep + left)
-    a, b = operands("einsum", a, b)
+    a, b = factors("einsum", a, b)
     lengths = _lengths([left, right], [a, b])
     batch = [c for c in left if c in right and c in keep]
     inner = [c for c in left if c in right and c not in keep]

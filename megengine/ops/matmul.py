@@ -22,6 +22,7 @@ from megengine.ops.common import (
     broadcast_shapes,
     cast,
     check_modes,
+    factors,
     lift_plain,
     noise,
     operands,
@@ -132,9 +133,7 @@ define_ordered(_MATMUL, ordered.product)
 
 def _factors(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Both operands in the dtype of their product: int8 is multiplied as int32, as in MegEngine."""
-    if isinstance(x, Tensor) and isinstance(y, Tensor) and x.dtype != y.dtype:
-        x, y = mixed.lowered(x), mixed.lowered(y)  # what is low is not raised, to be lowered again
-    a, b = operands(op, x, y)
+    a, b = factors(op, x, y)
     return (cast(a, INT32), cast(b, INT32)) if a.dtype == np.int8 else (a, b)
 
 

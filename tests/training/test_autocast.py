@@ -9,7 +9,7 @@ import megengine.module as M
 from megengine import amp
 from megengine.autodiff import GradManager
 from megengine.core.dtype import bfloat16
-from megengine.dispatch.apply import Interposer, begin, end
+from megengine.dispatch.apply import Listener, begin, end
 from megengine.quantization import to_half
 from megengine.traced_module import trace_module
 
@@ -42,43 +42,65 @@ def test_dtypes_of_results(name, low):
     assert run().dtype == np.float32
 
 
-# a layer, and the shapes of its operands
-WEIGHTED = {
-    "conv1d": (F.conv1d, (2, 3, 6), (4, 3, 3)),
-    "conv2d": (F.conv2d, (2, 3, 6, 6), (4, 3, 3, 3)),
-    "conv_transpose2d": (F.conv_transpose2d, (2, 3, 6, 6), (3, 4, 3, 3)),
-    "linear": (F.linear, (2, 6), (4, 6)),
-    "matmul": (F.matmul, (2, 6), (6, 4)),
-}
-
-
-@pytest.mark.parametrize("name", WEIGHTED)
-def test_what_is_low_is_not_raised_to_be_lowered(name):
-    """A layer behind a layer: its operand is low, its weight is not."""
-    layer, *shapes = WEIGHTED[name]
-    x, w = (mge.tensor(np.ones(shape, np.float32)) for shape in shapes)
-    x, cast = x.astype("bfloat16"), []
-
-    class Casts(Interposer):
-        def apply(self, op, tensors, attrs, proceed):
-            if op.name == "cast":
-                cast.append((tensors[0].shape, str(attrs["dtype"])))
-            return proceed()
-
-    with amp.autocast(low_prec_dtype="bfloat16"):
-        begin(watching := Casts())
-        try:
-            assert layer(x, w).dtype == "bfloat16"
-        finally:
-            end(watching)
-    assert cast == [(w.shape if name != "conv1d" else (4, 3, 1, 3), "bfloat16")]
-
-
 def test_values_are_those_of_cast_operands():
     with amp.autocast(low_prec_dtype="bfloat16"):
         got = F.conv2d(X, W).numpy()
     want = F.conv2d(X.astype("bfloat16"), W.astype("bfloat16")).numpy()
     np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
+
+
+class _Casts(Listener):
+    """Counts casts by the sizes of what is cast."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def observe(self, op, tensors, attrs, out):
+        self.sizes += [tensors[0].size] if op.name == "cast" else []
+
+
+LAYERS = {
+    "conv2d": (lambda x, w: F.conv2d(x, w, F.zeros(3, dtype=w.dtype)), (2, 4, 6, 6), (3, 4, 3, 3), 2),
+    "conv3d": (F.conv3d, (2, 4, 3, 6, 6), (3, 4, 2, 3, 3), 1),
+    "conv_transpose2d": (F.conv_transpose2d, (2, 4, 6, 6), (4, 3, 3, 3), 1),
+    "local_conv2d": (F.local_conv2d, (2, 4, 3, 3), (1, 2, 2, 4, 2, 2, 3), 1),
+    "linear": (lambda x, w: F.linear(x, w, F.zeros(3, dtype=w.dtype)), (2, 4), (3, 4), 2),
+    "matmul": (F.matmul, (2, 4), (4, 3), 1),
+    "einsum": (lambda x, w: F.einsum("ij,jk->ki", x, w), (2, 4), (4, 3), 1),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_an_activation_in_the_lower_precision_is_not_cast(name):
+    """It was raised to the weight's float32 and lowered again, and so was its gradient: equal bits, but two passes."""
+    run, x, w, casts = LAYERS[name]
+    rng = np.random.default_rng(3)
+    x, w = (mge.tensor(rng.normal(0, 1, shape).astype(np.float32)) for shape in (x, w))
+    half, low = x.astype("float16"), w.astype("float16")
+    found, gm = _Casts(), GradManager().attach([half, w])
+    with amp.autocast(), gm:
+        begin(found)
+        try:
+            y = run(half, w)
+        finally:
+            end(found)
+        gm.backward((y.astype("float32") ** 2).sum())
+    assert len(found.sizes) == casts
+    assert y.dtype == half.grad.dtype == np.float16 and w.grad.dtype == np.float32
+    have, half.grad = half.grad, None
+    with GradManager().attach([half, low]) as gm:
+        want = run(half, low)
+        gm.backward((want.astype("float32") ** 2).sum())
+    for got, expected in ((y, want), (have, half.grad), (w.grad, low.grad.astype("float32"))):
+        np.testing.assert_array_equal(got.numpy(), expected.numpy())
+
+
+def test_wider_operands_keep_their_digits():
+    wide = A.astype("float64")
+    with amp.autocast():
+        got = F.matmul(wide, A.T)
+    assert got.dtype == np.float64
+    np.testing.assert_array_equal(got.numpy(), F.matmul(wide, A.T).numpy())
 
 
 @pytest.mark.parametrize("tape_first", [True, False])
