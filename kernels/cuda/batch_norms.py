@@ -38,7 +38,7 @@ class _Shape:
     n: int
     channels: int
     plane: int
-    wide: bool
+    width: int  # elements of one load: of 16 bytes, four halves, or one
     units: int
     all: int
     dtype: Any
@@ -46,7 +46,7 @@ class _Shape:
     @property
     def suffix(self) -> str:
         """The ending of a kernel's name."""
-        return "_wide" if self.wide else ""
+        return "" if self.width == 1 else "_wide" if self.width * self.dtype.itemsize == 16 else "_four"
 
     @property
     def numbers(self) -> tuple[Any, ...]:
@@ -64,12 +64,8 @@ class _Shape:
 
     def held(self, most: tuple[int, int]) -> int:
         """Threads of a block that keeps a channel in registers, up to so many elements each; 0: it does not fit."""
-        threads = max(64, power_of_two(-(-self.all * self._width // most[self.wide])))
+        threads = max(64, power_of_two(-(-self.all * self.width // most[self.width > 1])))
         return threads if threads <= _HELD_THREADS else 0
-
-    @property
-    def _width(self) -> int:
-        return 16 // self.dtype.itemsize if self.wide else 1
 
     def split(self) -> tuple[int, int]:
         """Blocks of a channel, and the units of each."""
@@ -82,14 +78,14 @@ class _Shape:
 def _shape(x: TensorSpec, aligned: bool) -> _Shape:
     n, channels = x.shape[:2]
     plane = math.prod(x.shape[2:])
-    width = 16 // x.dtype.itemsize
-    wide = aligned and plane % width == 0
-    units = plane // width if wide else plane
-    return _Shape(n, channels, plane, wide, units, n * units, x.dtype)
+    widths = (8, 4) if x.dtype.itemsize == 2 else (16 // x.dtype.itemsize,)
+    width = next((w for w in widths if aligned and plane % w == 0), 1)
+    units = plane // width
+    return _Shape(n, channels, plane, width, units, n * units, x.dtype)
 
 
 def _program(file: str, dtype: Any, parameters: Any) -> Program:
-    return program(file, NUM=type_name(dtype), PAR=type_name(parameters))
+    return program(file, NUM=type_name(dtype), NUM_BYTES=np.dtype(dtype).itemsize, PAR=type_name(parameters))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +108,7 @@ class _Plan:
 
 
 # op -> file, the beginning of its kernels' names, the kernel that leaves parts, numbers of a part, inputs that this
-# kernel reads, and the elements that a thread keeps in registers (with loads of one, or of 16 bytes)
+# kernel reads, and the elements that a thread keeps in registers (with loads of one, or of several)
 _KINDS = {
     "batch_norm_training": ("batch_norm.cu", "cuda_batch_norm", "moments", 3, 1, (16, 32)),
     "batch_norm_training_backward": ("batch_norm_backward.cu", "cuda_batch_norm_back", "sums", 2, 5, (8, 16)),

@@ -126,6 +126,9 @@ COC_FN void given(const NUM* x, const PAR* scale, const PAR* bias, const PAR* me
     }
 FORMS(, 1, 16)
 FORMS(_wide, WIDE, 32 / WIDE)
+#if NUM_BYTES == 2
+FORMS(_four, 4, 8)  // halves in planes like 14 x 14
+#endif
 
 // [N, C]: blockDim.x channels a block, the rows over blockDim.y threads, a power of two.
 KERNEL_BOUNDS(cuda_batch_norm_columns, 256, const NUM* x, const PAR* scale, const PAR* bias, NUM* y, PAR* mean, PAR* var, int n,

@@ -113,6 +113,9 @@ COC_FN void joined(const NUM* x, const NUM* ct, const PAR* scale, const PAR* mea
     }
 FORMS(, 1, 8)
 FORMS(_wide, WIDE, 16 / WIDE)
+#if NUM_BYTES == 2
+FORMS(_four, 4, 4)  // halves in planes like 14 x 14
+#endif
 
 // [N, C]: blockDim.x channels a block, the rows over blockDim.y threads, a power of two.
 KERNEL_BOUNDS(cuda_batch_norm_back_columns, 256, const NUM* x, const NUM* ct, const PAR* scale, const PAR* mean, const PAR* var,

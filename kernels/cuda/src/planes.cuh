@@ -1,9 +1,9 @@
-// Channels of [N, C, S]: each has N planes of S elements, taken as units of V. Macros: NUM, the type of elements, and PAR,
-// that of scales, biases and statistics.
+// Channels of [N, C, S]: each has N planes of S elements, taken as units of V. Macros: NUM, the type of elements, NUM_BYTES,
+// the size of one, and PAR, the type of scales, biases and statistics.
 #pragma once
 #include "rows.cuh"
 typedef wide_t<NUM> A;
-#define WIDE (16 / (int)sizeof(NUM))
+#define WIDE (16 / NUM_BYTES)
 
 // Where the units of a channel lie: `units` side by side in each plane.
 struct Planes {

@@ -82,6 +82,16 @@ def test_halves(op, dtype, vectors):
         _check(op, _inputs(op, shape, dtype, vectors), {"eps": 1e-3})
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_halves_in_planes_of_a_multiple_of_four(op):
+    """A channel of 32 pictures of 14 x 14 stays in registers, and larger ones are split; all by loads of four."""
+    for shape, launches in (((1, 2, 2, 2), 1), ((2, 3, 6, 6), 1), ((32, 1, 14, 14), 1), ((2, 1, 94, 94), 2)):
+        gpu = EmulatedGpu()
+        _check(op, _inputs(op, shape, np.float16), {"eps": 1e-3}, gpu)
+        assert len(gpu.launched) == (1 if op == "batch_norm" else launches)
+        assert all("_four" in str(one) for one in gpu.launched)
+
+
 def test_given_statistics_have_the_bits_of_the_reference():
     for shape in SHAPES:
         inputs = _inputs("batch_norm", shape)
