@@ -1,4 +1,4 @@
-"""Batches of data: data sets, samplers, transforms, and a loader that reads them in this process."""
+"""Batches of data: data sets, samplers, transforms, and a loader that reads them, in worker processes too."""
 
 from functools import partial
 

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
+import numbers
 from collections.abc import Iterator, Sized
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
+import numpy as np
+
 from megengine.core.effectless import warn_once
 from megengine.core.errors import ArgumentError, OptionError
+from megengine.data import workers
 from megengine.data.collator import Collator
 from megengine.data.dataset import StreamDataset
 from megengine.data.sampler import MapSampler, Sampler, SequentialSampler, StreamSampler
 from megengine.data.transform import PseudoTransform
 from megengine.dispatch.refusal import constructor
+from megengine.tensor import Tensor
 
 
 class DataLoader:
     """Iterating gives batches of NumPy arrays: items of `dataset` by `sampler`, transformed, joined by `collator`.
 
-    A StreamDataset takes a StreamSampler (by default with batches of one) and is read once to its end; the last batch
-    may be shorter. All is read in this process: `num_workers`, `timeout`, `preload` and `parallel_stream` have no
-    effect, as a warning says.
+    `num_workers` processes make batches ahead, in the order of the sampler; 0 makes them in this process. Random
+    numbers in workers follow from `megengine.random.seed`, whatever their number. A batch that takes more than
+    `timeout` seconds (0: any time), an error in a worker, and its end raise WorkerError, a RuntimeError. Workers are
+    forked on Linux, unless `multiprocessing.set_start_method` was called.
+
+    A StreamDataset takes a StreamSampler (by default with batches of one) and is read once to its end, by one worker
+    at most; the last batch may be shorter. With `parallel_stream` each worker reads the whole stream, in turns.
+    With `preload` batches hold tensors, and one batch is made and copied to the device ahead.
 
     >>> for x, y in DataLoader(ArrayDataset(pictures, labels), RandomSampler(...)):  # doctest: +SKIP
     """
@@ -43,6 +55,8 @@ class DataLoader:
             raise ArgumentError(f"DataLoader: transform is a {type(transform).__name__}; expected a Transform")
         if collator is not None and not hasattr(collator, "apply"):
             raise ArgumentError(f"DataLoader: collator is a {type(collator).__name__}; expected a Collator")
+        if not isinstance(num_workers, numbers.Integral):
+            raise ArgumentError(f"DataLoader: num_workers is {num_workers!r}; expected an integer of at least 0")
         if num_workers < 0 or timeout < 0:
             raise OptionError(f"DataLoader: num_workers={num_workers}, timeout={timeout}; expected at least 0")
         self.dataset, self.transform = dataset, PseudoTransform() if transform is None else transform
@@ -50,9 +64,10 @@ class DataLoader:
         self.collator = Collator() if collator is None else collator
         self.num_workers, self.timeout, self.preload = num_workers, timeout, preload
         self.parallel_stream = parallel_stream
-        for name in ("num_workers", "timeout", "preload", "parallel_stream"):
-            if getattr(self, name):
-                warn_once(f"DataLoader({name}=...)", "all is read in this process")
+        self._passes = itertools.count()
+        for name in ("timeout", "parallel_stream"):
+            if getattr(self, name) and not num_workers:
+                warn_once(f"DataLoader({name}=...)", "with num_workers=0 all is read in this process")
 
     def __len__(self) -> int:
         if isinstance(self.dataset, StreamDataset):
@@ -60,22 +75,55 @@ class DataLoader:
         return len(cast(Sized, self.sampler))  # samplers of data sets with items have a length
 
     def __iter__(self) -> Iterator[Any]:
-        transform: Any = self.transform
-        together = hasattr(transform, "apply_batch")
-        for items in self._batches():
-            yield self.collator.apply(transform.apply_batch(items) if together else list(map(transform, items)))
+        batches = self._batches()
+        return _tensors_ahead(batches) if self.preload else batches
 
-    def _batches(self) -> Iterator[list[Any]]:
-        if not isinstance(self.dataset, StreamDataset):
-            yield from ([self.dataset[i] for i in indices] for indices in self.sampler)
+    def _batches(self) -> Iterator[Any]:
+        make = partial(_maker, self.dataset, self.transform, self.collator)
+        if self.num_workers:
+            alone = isinstance(self.dataset, StreamDataset) and not self.parallel_stream
+            crew = workers.Crew(1 if alone else int(self.num_workers), self.timeout, next(self._passes))
+            yield from workers.batches(make, iter(self.sampler), crew)
             return
-        items = iter(self.dataset)
+        batch_of = make()
         for indices in self.sampler:
-            batch = list(islice(items, len(indices)))
-            if batch:
-                yield batch
-            if len(batch) < len(indices):
+            batch = batch_of(indices)
+            if not batch:
                 return
+            yield batch[0]
+
+
+def _maker(dataset: Any, transform: Any, collator: Any) -> workers.Make:
+    """Makes batches of indices, in the process that calls it: [batch], or [] where a stream has ended."""
+    items = iter(dataset) if isinstance(dataset, StreamDataset) else None
+    together = hasattr(transform, "apply_batch")
+
+    def batch_of(indices: list[Any]) -> list[Any]:
+        batch = [dataset[i] for i in indices] if items is None else list(islice(items, len(indices)))
+        if not batch and items is not None:
+            return []
+        return [collator.apply(transform.apply_batch(batch) if together else list(map(transform, batch)))]
+
+    return batch_of
+
+
+def _tensors_ahead(batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches as tensors of the default device; each is asked for before the one in front of it is used."""
+    waiting = None
+    for batch in batches:
+        if waiting is not None:
+            yield waiting[0]
+        waiting = [_tensors(batch)]
+    if waiting is not None:
+        yield waiting[0]
+
+
+def _tensors(batch: Any) -> Any:
+    if isinstance(batch, dict):
+        return {key: _tensors(part) for key, part in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(map(_tensors, batch))
+    return Tensor(batch) if isinstance(batch, np.ndarray) else batch
 
 
 def _sampler_for(dataset: Any, sampler: Any) -> Sampler:
