@@ -3,6 +3,7 @@
 import functools
 import re
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import click
 import numpy as np
 
 from megengine.cli.readers import load_function
-from megengine.convert import onnx
+from megengine.convert import from_torch, onnx
 from megengine.convert.onnx.reading import OpenShapeError, read_model
 from megengine.core.errors import FileFormatError, OptionError, ShapeError, nearest, nearest_file
 from megengine.core.text import counted
@@ -289,7 +290,10 @@ def _numbers(source: str, shape: Shape) -> list[int]:
 
 
 def _from_function(source: str, shapes: Shapes) -> TracedModule:
-    """The function returns a TracedModule, a Module (with --input-shape), or a Module and its example inputs."""
+    """The function returns a TracedModule, a Module (with --input-shape), or a Module and its example inputs.
+
+    A Module may be one of torch.
+    """
     function = load_function(source)
     try:
         result = function()
@@ -298,12 +302,19 @@ def _from_function(source: str, shapes: Shapes) -> TracedModule:
     if isinstance(result, TracedModule):
         return result
     module, *inputs = result if isinstance(result, tuple) else (result,)
-    if not isinstance(module, Module):
-        raise OptionError(f"model {source!r}: gave {type(module).__name__}; expected a Module, or (Module, *inputs)")
+    torch = sys.modules.get("torch")  # a function that gives one of its modules has imported it
+    of_torch = torch is not None and isinstance(module, torch.nn.Module)
+    if not of_torch and not isinstance(module, Module):
+        raise OptionError(
+            f"model {source!r}: gave {type(module).__name__}; expected a Module of megengine or torch, or "
+            "(Module, *inputs)"
+        )
     if not inputs:
         if not shapes:
             raise OptionError(f"model {source!r}: gave no example input; add --input-shape 1,3,224,224")
         inputs = [Tensor(np.zeros(_numbers(source, shape), np.float32)) for shape in shapes.values()]
+    if of_torch:
+        return from_torch(module, *inputs)
     module.eval()
     tensors = [one if isinstance(one, Tensor) else Tensor(np.asarray(one)) for one in inputs]
     return trace_module(module, *tensors)

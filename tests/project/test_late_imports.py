@@ -15,11 +15,13 @@ LATE = {
     "jinja2": "the report only",
     "json": "slow, and rarely needed where it stands in a function",
     "onnx": "slow, and for ONNX files only",
+    "onnxscript": "optional: modules of torch",
     "os": "the command begins without it",
     "pathlib": "slow, for files only",
     "resvg_py": "optional: PNG pictures",
     "sys": "the command begins without it",
     "tempfile": "slow, for files only",
+    "torch": "optional: modules of torch",
     "zipfile": "slow, for files only",
 }
 OWN = {

@@ -1,0 +1,88 @@
+"""Modules of PyTorch as traced modules, by way of torch's own exporter (`torch.export`, then ONNX)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from megengine.convert.onnx import load
+from megengine.core.errors import ArgumentError, MissingImportError, UnsupportedError
+from megengine.core.text import one_line
+from megengine.tensor import Tensor
+from megengine.traced_module import TracedModule
+
+_NEEDED = (
+    "from_torch: needs the packages torch, onnx and onnxscript; run `pip install torch onnx onnxscript`, or write the "
+    "file elsewhere with torch.onnx.export(module, inputs, 'net.onnx', dynamo=True) and read it with "
+    "megengine.convert.onnx.load('net.onnx')"
+)
+_LONGEST = 300  # characters of torch's message; the whole one is the cause
+
+
+def from_torch(
+    module: Any, *inputs: Any, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None
+) -> TracedModule:
+    """A `torch.nn.Module` in evaluation mode, as a module that is called, edited, quantized and compiled.
+
+    Args:
+        module: the module; it stays as it is, its mode too.
+        inputs: example arguments: tensors of torch or of ours, arrays, or what else its `forward` takes.
+        kwargs: example arguments by name.
+        dynamic_shapes: which axes stay open, as `torch.export.export` takes it: `({0: torch.export.Dim("n")},)`, for
+            example. Else shapes are those of the examples; `traced_module.open_batch` can open the batch afterwards.
+
+    Returns:
+        A TracedModule of ops with weights of its own. Nested outputs come as a flat list. `meta["module"]` of each op
+        is the path of the torch module that it comes from.
+
+    Raises:
+        ArgumentError: `module` is no `torch.nn.Module`.
+        MissingImportError: torch, onnx or onnxscript is not installed.
+        UnsupportedError: torch cannot export the module.
+        FileFormatError: an operator that torch wrote is not supported.
+
+    Example:
+        >>> net = from_torch(torchvision.models.resnet18(), np.zeros((1, 3, 224, 224), "float32"))  # doctest: +SKIP
+    """
+    try:
+        import onnxscript  # noqa: F401  (torch's exporter needs it)
+        import torch
+    except ImportError:
+        raise MissingImportError(_NEEDED) from None
+    if not isinstance(module, torch.nn.Module):
+        raise ArgumentError(f"from_torch: module is a {type(module).__name__}; expected a torch.nn.Module")
+    first = next(iter(module.parameters()), None)
+    place = "cpu" if first is None else first.device
+    arguments = tuple(_of_torch(torch, value, place) for value in inputs)
+    named = {name: _of_torch(torch, value, place) for name, value in (kwargs or {}).items()}
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        module.eval()
+        with warnings.catch_warnings():  # of torch about its own code
+            warnings.simplefilter("ignore", (DeprecationWarning, FutureWarning))
+            program: Any = torch.onnx.export(
+                module, arguments, kwargs=named, dynamo=True, verbose=False, dynamic_shapes=dynamic_shapes
+            )
+    except Exception as error:
+        text = one_line(" ".join(str(error.__cause__ or error).split()))
+        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+        raise UnsupportedError(
+            f"from_torch: torch cannot export {type(module).__name__}: {text}; change what it names, or convert the "
+            "parts of the module one by one"
+        ) from error
+    finally:
+        for part, training in modes:
+            part.training = training
+    return load(program.model_proto)
+
+
+def _of_torch(torch: Any, value: Any, place: Any) -> Any:
+    if isinstance(value, Tensor):
+        value = value.numpy()
+    return torch.tensor(value, device=place) if isinstance(value, np.ndarray) else value
+
+
+__all__ = ["from_torch"]

@@ -1,0 +1,130 @@
+"""Modules of PyTorch as traced modules: torch's own results, paths of modules, open axes, and errors."""
+
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from megengine import plan
+from megengine.cli.app import group
+from megengine.cli.models import load_model
+from megengine.convert import from_torch, torch_modules
+from megengine.core.errors import ArgumentError, MissingImportError, OptionError, UnsupportedError
+from megengine.quantization import QuantConfig, quantize_model
+from megengine.quantization.checks.verify import verify
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+SOURCE = """
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(channels, 8, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.conv(x)))
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Block(3), Block(8)])
+        self.drop, self.head = torch.nn.Dropout(), torch.nn.Linear(8, 4)
+
+    def forward(self, x, scale=None):
+        y = self.blocks[0](x)
+        y = (y + self.blocks[1](y)).mean((2, 3))
+        out = self.head(self.drop(y))
+        return {"scores": out, "rest": (y, out * 2 if scale is None else out * scale)}
+
+class Scores(Net):
+    def forward(self, x):
+        return super().forward(x)["scores"]
+
+def make():
+    torch.manual_seed(0)
+    return Scores()
+
+def with_input():
+    return make(), torch.zeros(1, 3, 16, 16)
+
+def wrong():
+    return "net"
+"""
+
+
+@pytest.fixture(scope="module")
+def source():
+    names = {"__name__": "net_of_torch"}
+    exec(SOURCE, names)
+    return names
+
+
+def picture(batch=1):
+    return np.random.default_rng(batch).standard_normal((batch, 3, 16, 16)).astype(np.float32)
+
+
+def wanted(module, *inputs):
+    with torch.no_grad():
+        return module(*map(torch.as_tensor, inputs))
+
+
+def test_outputs_paths_and_modes(source):
+    module = source["Net"]()
+    module.blocks[1].norm.eval()  # a frozen norm stays what it is
+    before = {name: part.training for name, part in module.named_modules()}
+    scale = np.full((1, 4), 3, np.float32)
+    net = from_torch(module, picture(), kwargs={"scale": scale})
+    assert {name: part.training for name, part in module.named_modules()} == before
+    assert not before["blocks.1.norm"] and before["blocks.0.norm"]
+    expected = wanted(module.eval(), picture(), scale)
+    for ours, theirs in zip(net(picture(), scale), (expected["scores"], *expected["rest"]), strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
+    paths = [e.meta["module"] for e in net.graph.exprs() if e.meta.get("module")]
+    assert paths[0].startswith("blocks.0") and "blocks.1" in paths and paths[-1] == "head"
+
+
+def test_open_axes_plans_and_integers(source):
+    module = source["make"]().eval()
+    net = from_torch(module, picture(2), dynamic_shapes=({0: torch.export.Dim("n")},))
+    for batch in (1, 3):
+        theirs = wanted(module, picture(batch)).numpy()
+        np.testing.assert_allclose(net(picture(batch)).numpy(), theirs, rtol=1e-4, atol=1e-5)
+        (planned,) = plan.compile(net)(picture(batch))
+        np.testing.assert_allclose(planned, theirs, rtol=1e-4, atol=1e-5)
+    model = quantize_model(net, [(picture(1),), (picture(3),)], QuantConfig())
+    assert verify(model, [(picture(2),)]).exact
+
+
+def test_errors(source, monkeypatch):
+    with pytest.raises(ArgumentError, match=r"module is a int; expected a torch\.nn\.Module"):
+        from_torch(3)
+
+    class Branch(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(UnsupportedError, match=r"torch cannot export Branch: .*; change what it names"):
+        from_torch(Branch(), np.ones(3, np.float32))
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(MissingImportError, match="pip install torch onnx onnxscript"):
+        torch_modules.from_torch(source["make"](), picture())
+
+
+def test_the_command_takes_functions_that_give_modules_of_torch(tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(SOURCE)
+
+    def run(*arguments):
+        return CliRunner().invoke(group, list(arguments))
+
+    found = run("inspect", f"{path}:make", "--input-shape", "1,3,16,16", "--open-batch")
+    assert found.exit_code == 0 and "2 conv2d" in found.output, found.output
+    found = run("draw", f"{path}:with_input", "-o", str(tmp_path / "net.svg"))
+    assert found.exit_code == 0, found.output
+    with pytest.raises(OptionError, match="gave str; expected a Module of megengine or torch"):
+        load_model(f"{path}:wrong")
