@@ -46,6 +46,17 @@ COMMANDS = {
     "bench": ("megengine.cli.benching", "bench", "Time models' compiled plans side by side."),
     "demo": ("megengine.cli.demo", "demo", "Quantize three published networks and report."),
 }
+# names that other tools have for it
+ELSEWHERE = {
+    "export": "mge-quantize edit MODEL -o model.onnx",
+    "report": "mge-quantize ptq MODEL --data DATA -o model.mgt --report report.html",
+    "quantize": "mge-quantize ptq MODEL --data DATA -o model.mgt",
+    "train": "mge-quantize qat MODEL --data DATA -o model.mgt",
+    "benchmark": "mge-quantize bench MODEL",
+    "profile": "mge-quantize bench MODEL",
+    "optimize": "mge-quantize edit MODEL --passes all -o model.mgt",
+    "visualize": "mge-quantize draw MODEL -o model.html",
+}
 
 
 class FailedError(MegEngineError):
@@ -87,7 +98,8 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            error.message = error.message.rstrip(".") + nearest(args[0], COMMANDS)
+            instead = f"; it is `{ELSEWHERE[args[0]]}`" if args[0] in ELSEWHERE else nearest(args[0], COMMANDS)
+            error.message = error.message.rstrip(".") + instead
             raise
 
 

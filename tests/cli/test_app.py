@@ -10,8 +10,10 @@ import time
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto
 
+from megengine.cli.app import ELSEWHERE, group
 from tests.helpers.onnx_runtime import session_of
 
 RUN = [sys.executable, "-m", "megengine.cli"]
@@ -26,6 +28,20 @@ def test_help_and_version_need_no_engine(run):
     assert "2.0" in run("--version").stdout
 
 
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_stands_for_names_of_other_tools_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["y"]), onnx.helper.make_node("Relu", ["y"], ["z"])]
+    ends = [onnx.helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3, 4, 4]) for n in "xz"]
+    weight = onnx.numpy_helper.from_array(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), "w")
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "net", ends[:1], ends[1:], [weight])), "net.onnx")
+    np.save("data.npy", np.random.default_rng(0).standard_normal((8, 3, 4, 4)).astype(np.float32))
+    words = ELSEWHERE[name].replace("MODEL", "net.onnx").replace("DATA", "data.npy").split()[1:]
+    done = CliRunner().invoke(group, [*words, *(["--epochs", "1"] if name == "train" else [])])
+    assert done.exit_code == 0, done.output
+    assert "-o" not in words or os.path.exists(words[words.index("-o") + 1])
+
+
 def test_importing_the_command_imports_no_engine(run):
     code = "import sys, megengine.cli.app as a; print([m for m in ('onnx', 'PIL', 'jinja2') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
@@ -34,6 +50,8 @@ def test_importing_the_command_imports_no_engine(run):
 def test_unknown_command_and_option_are_usage_errors(run):
     done = run("inspekt")
     assert done.returncode == 2 and "did you mean 'inspect'" in done.stderr
+    done = run("export")
+    assert done.returncode == 2 and "No such command 'export'; it is `mge-quantize edit MODEL -o" in done.stderr
     assert run("inspect").returncode == 2
     assert run("inspect", "x.onnx", "--input-shape", "a=b").returncode == 2
 
