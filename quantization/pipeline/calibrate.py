@@ -128,6 +128,7 @@ def _count_on_device(
     with ThreadPoolExecutor(min(_LOOKERS, cpus.quota())) as threads:
 
         def look_behind(arrays: Batch, shown: Mapping[str, np.ndarray]) -> None:
+            assert look is not None
             looking.append(threads.submit(look, arrays, shown))
             if len(looking) > _LOOKING:
                 looking.popleft().result()

@@ -78,7 +78,8 @@ def error_of_range(h: Histogram, lo: float, hi: float, how: Scheme) -> float:
 
 def errors_of_ranges(h: Histogram, ranges: Sequence[Range], how: Scheme) -> list[float]:
     """`error_of_range` of each of some ranges."""
-    scales, zeros = scale_and_zero(*np.array(ranges, np.float64).T, how)
+    lows, highs = np.array(ranges, np.float64).T
+    scales, zeros = scale_and_zero(lows, highs, how)
     x, counts, total = h.centers, h.counts.astype(np.float64), max(int(h.counts.sum()), 1)
     return [
         float(counts @ (round_trip(x, float(scale), int(zero), how) - x) ** 2) / total
