@@ -1,15 +1,19 @@
 """No step of a plan of the test zoo is Python or NumPy."""
 
+import warnings
+
 import numpy as np
 import pytest
 from zoo import ZOO
 
 import megengine.functional as F
 from megengine import plan
+from megengine.core.pytree import flatten
 from megengine.dispatch import apply, registry
 from megengine.module import Module
+from megengine.quantization import quantize_model
 from megengine.tensor import Tensor, tensor
-from megengine.traced_module import record, trace_module
+from megengine.traced_module import lower, record, trace_module
 
 
 def not_native(made):
@@ -20,6 +24,18 @@ def not_native(made):
 def test_every_step_of_the_zoo_is_native(name):
     net, arguments = ZOO[name]()
     made = plan.compile(trace_module(net, *arguments))
+    assert not_native(made) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ZOO if name != "autoencoder"])
+def test_every_step_of_the_zoo_in_integers_is_native(name):
+    net, arguments = ZOO[name]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of loops over lengths
+        graph = lower(trace_module(net, *arguments)).graph
+    data = tuple(x.numpy() for x in flatten(arguments)[0] if isinstance(x, Tensor))
+    made = plan.compile(quantize_model(graph, [data if len(data) > 1 else data[0]]).integer_graph)
     assert not_native(made) == []
 
 
