@@ -35,7 +35,7 @@ STAGES = [
     ("canonicalize", "megengine.quantization.pipeline.calibrate:canonicalize", PTQ),
     ("calibrate", "megengine.kernels.counting:count", PTQ),
     ("freeze", "megengine.quantization.pipeline.quantize:freeze", PTQ),
-    ("integerize", "megengine.quantization.pipeline.quantize:integerize", PTQ),
+    ("integerize", "megengine.quantization.pipeline.integer_graph:integerize", PTQ),
     ("write the model", "megengine.traced_module.formats.archives:layout", PTQ),
     ("write ONNX", "onnx.checker:check_model", PTQ),
     ("analyze", "megengine.quantization.pipeline.quantize:analyze", PTQ),
