@@ -25,7 +25,7 @@ def fake_quant_tensor(inp: Tensor, qparams: QParams) -> Tensor:
     return out
 
 
-def fake_quant_bias(bias: Tensor, inp: Tensor, w_qat: Tensor) -> Tensor:
+def fake_quant_bias(bias: Tensor | None, inp: Tensor | None, w_qat: Tensor | None) -> Tensor | None:
     """Bias rounded to 32-bit integers of scale `s_inp * s_w`; unchanged where one of the scales is not known."""
     scales = [_scale(t) for t in (inp, w_qat)]
     if bias is None or any(s is None for s in scales):
@@ -36,8 +36,8 @@ def fake_quant_bias(bias: Tensor, inp: Tensor, w_qat: Tensor) -> Tensor:
     return out
 
 
-def _scale(tensor: Tensor) -> np.ndarray | None:
-    qparams = tensor.qparams
+def _scale(tensor: Tensor | None) -> np.ndarray | None:
+    qparams = None if tensor is None else tensor.qparams
     if isinstance(qparams, QParams) and qparams.scale is not None:
         return np.asarray(qparams.scale.numpy()).reshape(qparams.scale.shape if qparams.scale.size > 1 else ())
     return None

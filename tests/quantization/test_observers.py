@@ -229,7 +229,7 @@ def test_fake_quantization_can_be_disabled():
 
 def test_bias():
     inp, w, bias = Tensor([1.0]), Tensor([1.0]), Tensor([0.0123, 0.0177, 0.5])
-    assert U.fake_quant_bias(bias, inp, w) is bias
+    assert U.fake_quant_bias(bias, inp, w) is bias is U.fake_quant_bias(bias, None, w)
     inp.qparams, w.qparams = qparams(0.1), qparams(0.01)
     out = U.fake_quant_bias(bias, inp, w)
     np.testing.assert_allclose(out.numpy(), [0.012, 0.018, 0.5], rtol=1e-6)
