@@ -12,6 +12,19 @@ COC_FN void take(Span& s, float v) {
 COC_FN void store(const Span& s, i64 at, float* lo, float* hi, double* sums) {
     lo[at] = s.lo, hi[at] = s.hi, sums[at] = s.sum;
 }
+// The ends of the values of a block's 256 threads: thread 0 finds them in the first places.
+template <class S>
+COC_FN void join_ends(S& low, S& high, const Span& s) {
+    const int t = threadIdx.x;
+    low[t] = s.lo, high[t] = s.hi;
+    for (int half = 128; half; half /= 2) {
+        __syncthreads();
+        if (t >= half) continue;
+        const float l = low[t + half], h = high[t + half];
+        low[t] = l < low[t] || l != l ? l : (float)low[t];
+        high[t] = h > high[t] || h != h ? h : (float)high[t];
+    }
+}
 COC_FN Span nothing() { return {__uint_as_float(0x7f800000u), __uint_as_float(0xff800000u), 0.0}; }
 
 // One block for a channel of a sample.
@@ -24,14 +37,11 @@ KERNEL_BOUNDS(spans, 256, const float* x, float* lo, float* hi, double* sums, i6
     Span s = nothing();
     for (i64 e = t; e < before * behind; e += 256)
         take(s, x[((sample * before + e / behind) * channels + channel) * behind + e % behind]);
-    lows[t] = s.lo, highs[t] = s.hi, totals[t] = s.sum;
+    totals[t] = s.sum;
+    join_ends(lows, highs, s);
     for (int half = 128; half; half /= 2) {
         __syncthreads();
-        if (t >= half) continue;
-        const float low = lows[t + half], high = highs[t + half];
-        lows[t] = low < lows[t] || low != low ? low : (float)lows[t];
-        highs[t] = high > highs[t] || high != high ? high : (float)highs[t];
-        totals[t] = (double)totals[t] + (double)totals[t + half];
+        if (t < half) totals[t] = (double)totals[t] + (double)totals[t + half];
     }
     if (t == 0) store({lows[0], highs[0], totals[0]}, blockIdx.x, lo, hi, sums);
 }
@@ -69,14 +79,7 @@ KERNEL_BOUNDS(join, 256, const float* lo, const float* hi, const double* sums, d
     if (blockIdx.x < samples) {
         const i64 row = blockIdx.x * channels;
         for (i64 c = t; c < channels; c += 256) take(s, lo[row + c]), take(s, hi[row + c]);
-        low[t] = s.lo, high[t] = s.hi;
-        for (int half = 128; half; half /= 2) {
-            __syncthreads();
-            if (t >= half) continue;
-            const float l = low[t + half], h = high[t + half];
-            low[t] = l < low[t] || l != l ? l : (float)low[t];
-            high[t] = h > high[t] || h != h ? h : (float)high[t];
-        }
+        join_ends(low, high, s);
         if (t == 0) ends[2 * blockIdx.x] = low[0] + 0.0f, ends[2 * blockIdx.x + 1] = high[0] + 0.0f;
         return;
     }
@@ -106,14 +109,7 @@ KERNEL_BOUNDS(count_all, 256, const float* x, const float* ends, int* used, int*
     const int t = threadIdx.x;
     Span s = nothing();
     for (i64 i = t; i < samples; i += 256) take(s, ends[2 * i]), take(s, ends[2 * i + 1]);
-    low[t] = s.lo, high[t] = s.hi;
-    for (int half = 128; half; half /= 2) {
-        __syncthreads();
-        if (t >= half) continue;
-        const float l = low[t + half], h = high[t + half];
-        low[t] = l < low[t] || l != l ? l : (float)low[t];
-        high[t] = h > high[t] || h != h ? h : (float)high[t];
-    }
+    join_ends(low, high, s);
     if (t == 0) {
         const double lo = low[0], hi = high[0], reach = fmax(fabs(lo), fabs(hi));
         const int biased = (int)(__float_as_uint((float)reach) >> 23 & 255);
