@@ -235,11 +235,10 @@ def _expand_items(shape: tuple[int, ...], key: Any) -> tuple[list[Any], list[int
     used = sum(_width(i) for i in items)
     if used > len(shape):
         raise IndexOutOfRangeError(f"getitem: {counted(used, 'index')} for a tensor of shape {shape}")
-    if any(i is Ellipsis for i in items):
-        at = next(k for k, i in enumerate(items) if i is Ellipsis)
-        items[at : at + 1] = [slice(None)] * (len(shape) - used)
-    else:
-        items += [slice(None)] * (len(shape) - used)
+    at, *more = [k for k, i in enumerate(items) if i is Ellipsis] or [len(items)]
+    if more:
+        raise IndexOutOfRangeError(f"getitem: an index has '...' {1 + len(more)} times; expected it once at most")
+    items[at : at + 1] = [slice(None)] * (len(shape) - used)
     new = [k for k, i in enumerate(items) if i is None]
     return [i for i in items if i is not None], new
 

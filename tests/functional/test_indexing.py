@@ -61,6 +61,8 @@ def test_gradient_through_new_axes_and_lists(key):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
+        (lambda: tensor(X)[..., 0, ...], "an index has '...' 2 times; expected it once"),
+        (lambda: tensor(X)[..., [0], ...], "an index has '...' 2 times; expected it once"),
         (lambda: tensor(X)[4], "index 4 is out of range for axis 0 of length 4"),
         (lambda: tensor(X)[:, [0, -6]], "index -6 is out of range for axis 1 of length 5"),
         (lambda: tensor(X)[0, 0, 0, 0], "4 indices for a tensor of shape"),
