@@ -284,8 +284,7 @@ class CupyRuntime(Runtime):
     @functools.cached_property
     def libraries(self) -> Libraries:
         self._select()
-        kind = self._cupy.cuda.runtime.getDeviceProperties(self.index)["name"].decode()
-        return of_device(lambda: self._cupy.cuda.get_current_stream().ptr, kind)
+        return of_device(lambda: self._cupy.cuda.get_current_stream().ptr, self.model)
 
     def name_memory(self, arrays: Sequence[Any]) -> None:
         if self._kept is not None:

@@ -22,6 +22,7 @@ from megengine.dispatch import (
     Sample,
     apply,
     define,
+    get_op,
     mixed,
     no_onnx,
     public,
@@ -362,7 +363,7 @@ def one_dtype(op: str, *tensors: Any) -> list[Tensor]:
     """Those that are there, in the dtype that they have together."""
     present = [as_tensor(t) for t in tensors if t is not None]
     dtype = present[0].dtype
-    if any(t.dtype != dtype for t in present):
+    if any(t.dtype != dtype for t in present) and get_op(op).weighted:  # those that mixed precision lowers
         present = list(mixed.lowered_beside(*present))
         dtype = present[0].dtype
     for t in present[1:]:

@@ -10,6 +10,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.convert.onnx import export
 from megengine.kernels.cuda.runtime import installed
+from megengine.plan import GpuPlan, Plan
 from megengine.plan import compile as compile_plan
 from megengine.quantization import quantize_model, verify
 from megengine.traced_module import lower, open_batch, optimize, trace_module
@@ -59,7 +60,9 @@ def test_graphs_compute_where_the_network_is(there):
 def test_plans_for_both_devices(there):
     net, x, wanted = there
     traced = trace_module(net, x)
-    for plan in (compile_plan(traced), compile_plan(traced, device="gpu0"), compile_plan(traced, device="cpu0")):
+    for device, kind in ((None, GpuPlan), ("gpu0", GpuPlan), ("cpu0", Plan)):
+        plan = compile_plan(traced, device=device)
+        assert type(plan) is kind
         near(plan(X), wanted)
 
 
