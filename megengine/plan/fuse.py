@@ -201,7 +201,21 @@ def _repeat_once(m: Found) -> TensorNode:
     return m.apply("fused_repeat", m[_X], attrs={"counts": tuple(a * b for a, b in counts)}, name=m.root.name)
 
 
+def _is_repeated(m: Found) -> bool:
+    """True for the nearest elements of a picture that becomes whole times as large."""
+    attrs = m.root.expr.attrs
+    return attrs["mode"] == "nearest" and not any(
+        new % n for n, new in zip(m[_X].shape[2:], attrs["size"], strict=True)
+    )
+
+
+def _repeat_nearest(m: Found) -> TensorNode:
+    counts = (1, 1, *(new // n for n, new in zip(m[_X].shape[2:], m.root.shape[2:], strict=True)))
+    return m.apply("fused_repeat", m[_X], attrs={"counts": counts}, name=m.root.name)
+
+
 _REPEATS = (
+    Rule("repeat", call("resize", _X), _repeat_nearest, when=_is_repeated),
     Rule("repeat", _JOINED, _repeat, when=lambda m: max(_counts_of(m) or (0,)) > 1),
     Rule("repeat", call("fused_repeat", _REPEATED), _repeat_once),
 )

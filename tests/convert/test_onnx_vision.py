@@ -147,3 +147,31 @@ def test_offsets_of_a_convolution_want_equal_padding():
     model.opset_import[0].version = 19
     with pytest.raises(FileFormatError, match="supported is the same padding at both ends"):
         load_graph(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("shape", "factors", "op"),
+    [
+        ("1,3,4,5", "1,1,2,2", "Resize"),
+        ("b,3,h,w", "1,1,2,3", "Resize"),
+        ("2,3,7", "1,1,2", "Resize"),
+        ("1,2,3,4,5", "1,1,2,1,3", "Resize"),
+        ("2,3", "2,3", "Expand"),  # batch and channels are no picture
+    ],
+)
+def test_nearest_elements_are_written_as_they_were_read(shape, factors, op):
+    """Runtimes have kernels of Resize in integers, of repetitions only step by step."""
+    count = len(factors.split(","))
+    model = parsed(
+        f"g (float[{shape}] x) => (float[{','.join('abcde'[:count])}] y) {{"
+        f" s = Constant <value = float[{count}] {{{factors}}}> ()"
+        " y = Resize <mode = 'nearest', coordinate_transformation_mode = 'asymmetric', nearest_mode = 'floor'> (x, , s)"
+        " }"
+    )
+    again = to_model(load_graph(model.SerializeToString()))
+    assert (
+        op in {n.op_type for n in again.graph.node} <= {op, "Reshape", "Constant", "Shape", "Concat", "Mul", "Gather"}
+    )
+    x = np.random.default_rng(0).standard_normal([int(n) if n.isdigit() else 4 for n in shape.split(",")])
+    (wanted,), (got,) = (answers(session_of(one), [x.astype(np.float32)]) for one in (model, again))
+    np.testing.assert_array_equal(got, wanted)

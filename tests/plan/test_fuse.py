@@ -45,6 +45,23 @@ def test_repeated_axes_are_one_step(shape, counts):
     assert compiled(lambda x: larger(x, *counts), *shape) == ["fused_repeat"]
 
 
+@pytest.mark.parametrize(
+    ("shape", "size", "op"),
+    [
+        ((2, 3, 4, 5), (8, 5), "fused_repeat"),
+        ((1, 17, 1, 3), (7, 9), "fused_repeat"),
+        ((2, 3, 4, 5), (8, 6), "resize"),
+        ((2, 3, 4, 6), (8, 3), "resize"),
+    ],
+)
+def test_nearest_elements_of_whole_factors_are_repeated(shape, size, op):
+    assert compiled(lambda x: F.vision.interpolate(x, size=size, mode="nearest"), *shape) == [op]
+
+
+def test_linear_resizing_is_none_of_it():
+    assert compiled(lambda x: F.vision.interpolate(x, size=(8, 10)), 2, 3, 4, 5) == ["resize"]
+
+
 def test_repeated_parts_of_an_axis():
     def blocks(x):  # a b a b, not a a b b
         return F.broadcast_to(F.reshape(x, (1, 4, 6)), (3, 4, 6)).reshape(12, 6)

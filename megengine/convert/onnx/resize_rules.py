@@ -16,6 +16,7 @@ from megengine.core.text import counted
 from megengine.ops.resize import taps
 
 MAX_WEIGHTS = 1 << 26  # of the matrix that resizes an axis
+LONGEST = 500  # of the lengths at which open axes are tried
 MODES = ("nearest", "linear", "cubic")
 
 
@@ -68,21 +69,24 @@ def _at_every_size(node: OnnxNode, x: Value, axes: list[Axis], mode: str, where:
                 return _resized(node, x, axes, mode, corners=corners)
         return None
     index = [(np.clip(NEAREST[rounding](p), 0, a.old - 1).astype(np.int64), a) for a, p in pairs]
-    factors = [0 if is_open(a.new % a.old) or a.new % a.old else a.new // a.old for a in axes]
-    repeats = not is_open(factors) and all(factors)
-    if repeats and all(np.array_equal(i, np.arange(a.new) // (a.new // a.old)) for i, a in index):
-        for axis, factor in enumerate(factors):
-            x = _repeat(node, x, axis, factor)
-        return x
     alike = all(np.array_equal(i, taps(a.old, a.new, "nearest", False)[0][:, 0]) for i, a in index)
-    return _resized(node, x, axes, "nearest", corners=False) if alike else None
+    if alike and (y := _resized(node, x, axes, "nearest", corners=False)) is not None:
+        return y
+    factors = [0 if is_open(a.new % a.old) or a.new % a.old else a.new // a.old for a in axes]
+    if is_open(factors) or not all(factors):
+        return None
+    if any(not np.array_equal(i, np.arange(a.new) // (a.new // a.old)) for i, a in index):
+        return None
+    for axis, factor in enumerate(factors):
+        x = _repeat(node, x, axis, factor)
+    return x
 
 
 def _sizes_to_try(axes: list[Axis]) -> list[dict[str, int]]:
     """Some sizes of the open axes: what is one of our forms at the example may be none elsewhere."""
     names = sorted({name for a in axes for name in names_of((a.old, a.new, a.scale))})
     steps = ((37, 4), (52, 5), (33, 9), (64, 0), (448, -320), (128, 320), (42, 18), (60, 24), (48, 1), (35, 14))
-    return [{name: base + step * i for i, name in enumerate(names)} for base, step in steps]
+    return [{name: (base + step * i - 1) % LONGEST + 1 for i, name in enumerate(names)} for base, step in steps]
 
 
 def _is_ours(matrix: np.ndarray, a: Axis, mode: str, *, corners: bool) -> bool:
@@ -138,12 +142,12 @@ def _floor_of_product(node: OnnxNode, length: int, factor: float) -> int:
 
 
 def _nearest(node: OnnxNode, x: Value, axes: list[Axis], places: list[np.ndarray]) -> Value:
-    """One element for each place: whole factors repeat elements, others are our op or choose by an index."""
+    """One element for each place: our op, or along single axes repeated elements or a choice by an index."""
     index = [np.clip(p, 0, a.old - 1).astype(np.int64) for p, a in zip(places, axes, strict=True)]
     pairs = list(zip(index, axes, strict=True))
     whole = [a.new % a.old == 0 and np.array_equal(i, np.arange(a.new) // (a.new // a.old)) for i, a in pairs]
     alike = [np.array_equal(i, taps(a.old, a.new, "nearest", False)[0][:, 0]) for i, a in pairs]
-    if not all(whole) and all(alike) and (y := _resized(node, x, axes, "nearest", corners=False)) is not None:
+    if all(alike) and (y := _resized(node, x, axes, "nearest", corners=False)) is not None:
         return y
     for axis, a in enumerate(axes):
         x = _repeat(node, x, axis, a.new // a.old) if whole[axis] else chosen(node, x, axis, index[axis])
