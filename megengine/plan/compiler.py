@@ -217,13 +217,22 @@ class _Builder:
         return target
 
     def _result(self, node: TensorNode) -> int:
-        """A buffer of its own for an output: no step but the last writes it."""
+        """A buffer of its own for an output."""
         if (id(node), True) not in self.buffer_of and not isinstance(node.expr, Constant):
             return self._moved(node, self.buffer_of[id(node), False], to_rows=True)
-        source, target = self.buffer(node), self.new_buffer(node.spec)
+        source = self.buffer(node)
+        if self._is_only_written(source):
+            return source
+        target = self.new_buffer(node.spec)
         capsule = _core.copy_step(_nbytes(node.spec))
         self.steps.append(_Step(StepInfo("to_result", node.name, "own_layout", ""), capsule, [source], [target]))
         return target
+
+    def _is_only_written(self, buffer: int) -> bool:
+        """True if a step may write it where the caller reads it: none reads it, or behind its end."""
+        if buffer in self.inputs or buffer in self.constants or buffer in self.outputs:
+            return False
+        return not any(buffer in s.reads for s in self.steps)
 
     def give(self, node: TensorNode, buffer: int, *, rows: bool) -> None:
         """Let a value lie in a buffer."""

@@ -196,3 +196,25 @@ def test_the_largest_of_a_large_window_is_found_along_one_axis_after_the_other(k
     compiled = plan.compile(trace_module(Pool(), tensor(x)))
     assert [step.op for step in compiled.steps].count("max_pool2d") == steps
     np.testing.assert_array_equal(compiled(x)[0], Pool()(tensor(x)).numpy())
+
+
+class Results(M.Module):
+    """Results that only one step touches, and others: read again, the same twice, a view, an input."""
+
+    def forward(self, x):
+        read, alone = F.exp(x), F.tanh(x)
+        return read, read * 2, alone, F.abs(x), F.abs(x), F.reshape(F.floor(x), (-1,)), x
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 4, 5)])
+def test_steps_write_the_results_that_none_reads(shape):
+    x = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
+    net = trace_module(Results(), tensor(x))
+    compiled = plan.compile(net)
+    copied = [s.name for s in compiled.steps if s.op == "to_result"]
+    assert len(copied) == 2  # what another step reads, and the input
+    first, second = compiled(x), compiled(-x)
+    for sign, results in ((1, first), (-1, second)):  # results of one call are not those of the next
+        for got, want in zip(results, net(tensor(sign * x)), strict=True):
+            np.testing.assert_array_equal(got, want.numpy())
+    assert len({got.ctypes.data for got in (*first, *second)}) == 14
