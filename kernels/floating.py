@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import storage_of
+from megengine.core.dtype import bfloat16, storage_of
 from megengine.kernels import _core
 from megengine.kernels.half_conversion import HALVES
 from megengine.kernels.kernel import StepKernel
@@ -62,12 +62,12 @@ def _function_step(problem: Problem, constants: dict[int, np.ndarray], threads: 
 def resize_axes(problem: Problem) -> tuple[dict[str, Any], list[np.ndarray]]:
     """How a resize step walks over its input, and for each axis the weights of its neighbours, [lengths, taps]."""
     x, a = problem.inputs[0], problem.attrs
-    n, c, *lengths = x.shape
+    lengths = x.shape[-len(a.size) :]
     axes = [taps(length, out, a.mode, a.corners) for length, out in zip(lengths, a.size, strict=True)]
     channels_last = x.ndim == 4
     walk = {
-        "outer": n if channels_last else n * c,
-        "inner": c if channels_last else 1,
+        "outer": x.shape[0] if channels_last else math.prod(x.shape[: -len(a.size)]),
+        "inner": x.shape[1] if channels_last else 1,
         "lengths": lengths,
         "taps": [index.shape[1] for index, _ in axes],
         "indices": [index.ravel().tolist() for index, _ in axes],
@@ -78,8 +78,9 @@ def resize_axes(problem: Problem) -> tuple[dict[str, Any], list[np.ndarray]]:
 def _resize_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     walk, weights = resize_axes(problem)
     flat = [weight.astype(np.float32).ravel().tolist() for weight in weights]
-    picked = storage_of(problem.inputs[0].dtype).itemsize if _picks(problem) else 0
-    return _core.resize_step(**walk, weights=flat, threads=threads, picked=picked)
+    dtype = problem.inputs[0].dtype
+    picked = storage_of(dtype).itemsize if _picks(problem) else 0
+    return _core.resize_step(**walk, weights=flat, threads=threads, picked=picked, half=dtype == bfloat16)
 
 
 def _picks(problem: Problem) -> bool:
@@ -87,7 +88,8 @@ def _picks(problem: Problem) -> bool:
 
 
 def _resize_usable(problem: Problem) -> str | None:
-    halves = problem.inputs[0].dtype in HALVES and _picks(problem)
+    dtype = problem.inputs[0].dtype
+    halves = dtype == bfloat16 or (dtype in HALVES and _picks(problem))
     return no_elements(problem) if halves else float32_only(problem)
 
 

@@ -195,6 +195,11 @@ def _resize_step(problem: Problem, constants: Constants, threads: int) -> Any:
     )
 
 
+def _resize_usable(problem: Problem) -> str | None:
+    x = problem.inputs[0]
+    return from_eight_bits(problem) if x.ndim == len(problem.attrs.size) + 2 else "pictures lie in rows"
+
+
 # ---------------------------------------------------------------- eager calls
 
 
@@ -226,6 +231,6 @@ int8_minimum = step_kernel("int8_minimum", _pair(SMALLER, "ra", "rb"), to_eight_
 int8_softmax = step_kernel("int8_softmax", _softmax_step, to_eight_bits, packs=(1,))
 int8_normalize = step_kernel("int8_normalize", _normalize_step, _normalize_usable)
 int8_block_mean = step_kernel("int8_block_mean", _mean_step, _mean_usable)
-int8_resize = step_kernel("int8_resize", _resize_step, from_eight_bits)
+int8_resize = step_kernel("int8_resize", _resize_step, _resize_usable)
 int8_product_in_rows = _in_rows(int8_product)
 int8_normalize_in_rows = _in_rows(int8_normalize)

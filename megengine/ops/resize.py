@@ -19,7 +19,7 @@ from megengine.dispatch import MOVES_INTEGERS, ONNX_WRITER, ErrorSample, Sample,
 from megengine.kernels.reference import integer
 from megengine.kernels.reference.resize import taps
 from megengine.ops import quantized_calls
-from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, rounded_to
+from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, lift_plain, rounded_to
 from megengine.ops.quantized import S8, U8, few_bits, output_of, stored
 from megengine.ops.simulation import simulated
 from megengine.tensor import Tensor
@@ -111,6 +111,7 @@ define(
     _errors,
     needs_specs=True,
     quant=MOVES_INTEGERS,
+    lift=lift_plain,
 )
 define("resize_backward", _infer, _adjoint, _vjp("resize"), no_onnx("gradient of resize"), _samples)
 

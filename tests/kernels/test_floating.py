@@ -130,13 +130,48 @@ def test_windows_of_planes_have_the_bits_of_the_reference(case, kind):
 
 def test_wrong_tables_of_neighbours_are_refused():
     with pytest.raises(ValueError, match="an index is outside of its axis"):
-        _core.resize_step(1, 1, [3], [1], [[3]], [[1.0]], 1, 0)
+        _core.resize_step(1, 1, [3], [1], [[3]], [[1.0]], 1, 0, False)
     with pytest.raises(ValueError, match="as many weights as indices expected"):
-        _core.resize_step(1, 1, [3], [1], [[2]], [[]], 1, 0)
+        _core.resize_step(1, 1, [3], [1], [[2]], [[]], 1, 0, False)
     with pytest.raises(ValueError, match="at least one axis expected"):
-        _core.resize_step(1, 1, [], [], [], [], 1, 0)
+        _core.resize_step(1, 1, [], [], [], [], 1, 0, False)
     with pytest.raises(ValueError, match="one index for each number that is picked"):
-        _core.resize_step(1, 1, [3], [2], [[1, 2]], [[0.5, 0.5]], 1, 4)
+        _core.resize_step(1, 1, [3], [2], [[1, 2]], [[0.5, 0.5]], 1, 4, False)
+    with pytest.raises(ValueError, match="bfloat16 with channels at its end has several axes"):
+        _core.resize_step(1, 2, [3], [2], [[1, 2]], [[0.5, 0.5]], 1, 0, True)
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        *(((1, 2, 3, n), (5, m)) for n in (1, 15, 16, 17, 33) for m in (1, 15, 16, 17, 40)),
+        *(((2, 3, n), (m,)) for n, m in ((7, 3), (7, 50), (100, 40), (1, 9))),
+        ((2, 19, 6, 5), (4, 12)),
+        ((1, 2, 3, 4, 50), (4, 2, 21)),
+    ],
+)
+def test_sums_of_neighbours_in_both_layouts_and_of_halves(shape, size, mode, level):
+    rng, attrs = np.random.default_rng(4), {"size": size, "mode": mode, "corners": False}
+    for dtype in (np.dtype(np.float32), np.dtype("bfloat16")):
+        x = rng.standard_normal(shape).astype(dtype)
+        wide = x.astype(np.float32)
+        spec = TensorSpec(shape, wide.dtype)
+        out_spec = infer("resize", [spec], attrs)
+        want = get_op("resize").reference(wide, **attrs, in_specs=[spec], out_specs=[out_spec]).astype(dtype)
+        for front in ((), (1,))[: 1 + (len(shape) == 4)]:  # with an axis in front pictures lie in rows
+            specs = [TensorSpec((*front, *s), dtype) for s in (shape, want.shape)]
+            problem = Problem("resize", specs[:1], specs[1:], attrs)
+            with isa.capped(level):
+                step = family("resize").select(problem, {}, step=True).make_step(problem, {}, 2)
+                taken, out = to_step(x.reshape(specs[0].shape)), empty_for_step(specs[1])
+                guarded = np.full(out.size + 32, 7, dtype)
+                _core.run_step(step, [memory.bits(taken), memory.bits(guarded[: out.size])])
+            out[...] = guarded[: out.size].reshape(out.shape)
+            got = from_step(out).reshape(want.shape)
+            np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+            assert (guarded[out.size :] == 7).all()
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 4, 5), (2, 3, 7), (1, 2, 3, 4, 5)])

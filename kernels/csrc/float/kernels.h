@@ -95,9 +95,6 @@ struct FloatKernels {
     // the mean is taken as 0; with `reciprocal` rows are multiplied by 1 / sqrt(...).
     void (*norm)(const float* src, const float* weight, const float* bias, float* dst, std::int64_t rows,
                  std::int64_t cols, float eps, bool centred, bool reciprocal);
-    // dst[i]: the sum over t of src[index[t] * size + i] * weight[t].
-    void (*weighted)(const float* src, float* dst, const std::int64_t* index, const float* weight,
-                     std::int64_t taps, std::int64_t size);
     // For small images. padded: room for c * rows * cols numbers and kConvTail more. bias may be null.
     void (*conv)(const float* src, const float* weights, const float* bias, float* dst, float* padded,
                  const ConvShape& s);
