@@ -19,7 +19,7 @@ from megengine.dispatch import MOVES_INTEGERS, ONNX_WRITER, ErrorSample, Sample,
 from megengine.kernels.reference import integer
 from megengine.kernels.reference.resize import taps
 from megengine.ops import quantized_calls
-from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, lift_plain, rounded_to
+from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, rounded_to
 from megengine.ops.quantized import S8, U8, few_bits, output_of, stored
 from megengine.ops.simulation import simulated
 from megengine.tensor import Tensor
@@ -27,15 +27,16 @@ from megengine.tensor import Tensor
 _MODES = ("linear", "nearest", "cubic")
 
 
-def _infer(x: TensorSpec, *, size: tuple[int, ...], mode: str, corners: bool) -> TensorSpec:
+def _infer(x: TensorSpec, *, size: tuple[int, ...], mode: str, corners: bool, front: int = 0) -> TensorSpec:
+    """With `front` axes before N and C, as lifted operands have."""
     if isinstance(x.dtype, QuantizedDType):
         few_bits("resize", "x", x)
     choice("resize", "mode", mode, _MODES)
     if not isinstance(x.dtype, QuantizedDType) and not is_float(x.dtype):
         raise DTypeError(f"resize: the input is {x.dtype}; expected floats; use .astype")
-    if x.ndim != len(size) + 2 or min(x.shape[2:], default=0) < 1 or min(size) < 1:
+    if x.ndim != front + 2 + len(size) or min(x.shape[front + 2 :], default=0) < 1 or min(size) < 1:
         raise ShapeError(f"resize: input {x.shape} to size {size}; expected N, C and as many axes, none of them empty")
-    return TensorSpec((*x.shape[:2], *size), x.dtype, x.device)
+    return TensorSpec((*x.shape[: front + 2], *size), x.dtype, x.device)
 
 
 def _integers(x: np.ndarray, size: tuple[int, ...], mode: str, corners: bool, dtype: QuantizedDType) -> np.ndarray:
@@ -45,8 +46,9 @@ def _integers(x: np.ndarray, size: tuple[int, ...], mode: str, corners: bool, dt
 
 
 def _reference(
-    x: np.ndarray, size: tuple[int, ...], mode: str, corners: bool, in_specs: Any, out_specs: Any
+    x: np.ndarray, size: tuple[int, ...], mode: str, corners: bool, in_specs: Any, out_specs: Any, front: int = 0
 ) -> np.ndarray:
+    x = x.reshape(x.shape[front:])
     if isinstance(dtype := in_specs[0].dtype, QuantizedDType):
         return _integers(x, size, mode, corners, dtype)
     for k, out in enumerate(size):
@@ -111,7 +113,7 @@ define(
     _errors,
     needs_specs=True,
     quant=MOVES_INTEGERS,
-    lift=lift_plain,
+    lift=lambda attrs: {**attrs, "front": attrs.get("front", 0) + 1},
 )
 define("resize_backward", _infer, _adjoint, _vjp("resize"), no_onnx("gradient of resize"), _samples)
 
