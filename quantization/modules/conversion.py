@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import OptionError, QuantizationError
+from megengine.core.errors import MegEngineError, OptionError, QuantizationError
 from megengine.dispatch.refusal import kinds_named
 from megengine.functional import concat
 from megengine.module import Module
@@ -167,9 +167,28 @@ def propagate_qconfig(module: Module, qconfig: QConfig) -> None:
 
 @kinds_named
 def reset_qconfig(module: Module, qconfig: QConfig, inplace: bool = True) -> Module:
-    """As `propagate_qconfig`, also on a copy; what was observed is forgotten."""
+    """As `propagate_qconfig`, also on a copy; what takes scales starts from those that are known.
+
+    Passive observers, TQT and LSQ take them: so a network that was calibrated, or trained with moving averages, goes on
+    with scales that are searched (`apply_easy_quant`) or learnt. Observers that look for themselves begin anew.
+
+    Raises:
+        OptionError: `qconfig` is none, or its integer types are others than those of the known scales. The network is
+            as it was.
+    """
     module = module if inplace else copy.deepcopy(module)
-    propagate_qconfig(module, qconfig)
+    layers = qat_children(module)
+    known, before = [m.known_qparams() for m in layers], [m.quantizing_parts() for m in layers]
+    names = {id(m): name for name, m in module.named_modules()}
+    for m, qparams in zip(layers, known, strict=True):
+        try:
+            m.set_qconfig(qconfig)
+            m.take_qparams(qparams)
+        except MegEngineError as exc:
+            for layer, parts in zip(layers, before, strict=True):
+                layer.__dict__.update(parts)
+            exc.add_note(f"in module {names[id(m)] or '(the network itself)'!r}")
+            raise
     return module
 
 

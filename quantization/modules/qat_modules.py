@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,7 +79,7 @@ class QATModule(Module):
             raise OptionError(f"set_qconfig: expected a QConfig, got {type(qconfig).__name__}")
         self._forget()
         for kind, wanted in (("weight", self.with_weight), ("act", self.with_act)):
-            for name in (f"{kind}_observer", f"{kind}_fake_quant") if wanted else ():
+            for name in _names_of(kind) if wanted else ():
                 factory = getattr(qconfig, name)
                 setattr(self, name, None if factory is None else factory())
 
@@ -114,6 +115,31 @@ class QATModule(Module):
         """Scale and zero point of the result. Raises CalibrationError if none were observed."""
         return _qparams("activation", self.act_observer, self.act_fake_quant)
 
+    def known_qparams(self) -> dict[str, QParams]:
+        """The qparams of weight and result ("weight", "act") as far as they are known."""
+        known = {}
+        for kind in ("weight", "act"):
+            source = _source(*self._parts_of(kind))
+            with suppress(CalibrationError):
+                if source is not None:
+                    known[kind] = source.get_qparams()
+        return known
+
+    def take_qparams(self, qparams: Mapping[str, QParams]) -> None:
+        """Give qparams to the observers and fake quantizers that start from some."""
+        for kind, known in qparams.items():
+            for part in self._parts_of(kind):
+                if hasattr(part, "set_qparams"):
+                    part.set_qparams(known)
+
+    def quantizing_parts(self) -> dict[str, Module | None]:
+        """Observers and fake quantizers by their names."""
+        return {name: getattr(self, name) for kind in ("weight", "act") for name in _names_of(kind)}
+
+    def _parts_of(self, kind: str) -> tuple[Any, Any]:
+        observer, fake_quant = (getattr(self, name) for name in _names_of(kind))
+        return observer, fake_quant
+
     def get_weight_dtype(self) -> QuantizedDType | None:
         """Quantized dtype of the weight; None for layers without one."""
         return self.get_weight_qparams().dtype if self.with_weight else None
@@ -123,9 +149,18 @@ class QATModule(Module):
         return self.get_activation_qparams().dtype if self.with_act else None
 
 
+def _names_of(kind: str) -> tuple[str, str]:
+    return f"{kind}_observer", f"{kind}_fake_quant"
+
+
+def _source(observer: Any, fake_quant: Any) -> QParamsModuleMixin | None:
+    """What knows the qparams: the observer, or a fake quantizer that learns them."""
+    return next((part for part in (observer, fake_quant) if isinstance(part, QParamsModuleMixin)), None)
+
+
 def _qparams(what: str, observer: Any, fake_quant: Any) -> QParams:
-    source = observer if isinstance(observer, QParamsModuleMixin) else fake_quant
-    if not isinstance(source, QParamsModuleMixin):
+    source = _source(observer, fake_quant)
+    if source is None:
         raise CalibrationError(f"there is neither an observer nor a learnt scale of the {what}; set a qconfig")
     return _known(source, what)
 

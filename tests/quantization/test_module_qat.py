@@ -217,6 +217,34 @@ def test_calibration():
     assert np.abs(y - exact).max() < 0.03 * np.abs(exact).max()
 
 
+@pytest.mark.parametrize("wanted", ["passive_qconfig", "easyquant_qconfig", "tqt_qconfig"])
+@pytest.mark.parametrize("given", ["calibration_qconfig", "ema_fakequant_qconfig"])
+def test_other_kinds_of_scales_start_from_the_known_ones(given, wanted):
+    """As in MegEngine, whose scripts calibrate, and then search or learn the scales that were found."""
+    net = Q.quantize_qat(Wrapped(M.ConvRelu2d(4, 6, 3)), qconfig=getattr(Q, given)).eval()
+    x = random(2, 4, 9, 9)
+    Q.enable_observer(net)
+    net(x)
+    known = [m.known_qparams() for m in (net.quant, net.layers[0])]
+    assert [sorted(one) for one in known] == [["act"], ["act", "weight"]]
+    other = Q.reset_qconfig(net, getattr(Q, wanted), inplace=False)
+    for m, one in zip((other.quant, other.layers[0]), known, strict=True):
+        for kind, qparams in one.items():
+            now = m.get_weight_qparams() if kind == "weight" else m.get_activation_qparams()
+            np.testing.assert_allclose(now.scale.numpy(), qparams.scale.numpy(), rtol=1e-6)
+    Q.apply_easy_quant(other, x)
+    np.testing.assert_array_equal(Q.quantize(other, inplace=False).eval()(x).numpy(), other(x).numpy())
+
+
+def test_scales_of_other_integers_are_refused_and_nothing_changes():
+    net = trained_steps(Q.quantize_qat(Wrapped(M.Linear(9, 7)), qconfig=Q.ema_lowbit_fakequant_qconfig), [random(5, 9)])
+    parts = [m.quantizing_parts() for m in (net.quant, net.layers[0])]
+    with pytest.raises(OptionError, match="got qparams of qint4 .*expected qint8") as caught:
+        Q.reset_qconfig(net, Q.passive_qconfig)
+    assert "in module 'layers.0'" in caught.value.__notes__[-1] or "in module 'quant'" in caught.value.__notes__[-1]
+    assert [m.quantizing_parts() for m in (net.quant, net.layers[0])] == parts
+
+
 def test_scales_that_nobody_gave():
     net = Q.quantize_qat(Wrapped(M.ConvBnRelu2d(4, 6, 3)), qconfig=Q.passive_qconfig).eval()
     with pytest.raises(CalibrationError, match="it has no parameters yet") as caught:
@@ -241,6 +269,7 @@ def test_switches():
     Q.enable_fake_quant(net)
     np.testing.assert_array_equal(net(x).numpy(), rounded)
     fresh = Q.reset_qconfig(net, Q.min_max_fakequant_qconfig, inplace=False)
+    assert not fresh.quant.act_observer.has_seen
     assert type(fresh.quant.act_observer) is Q.MinMaxObserver
     assert type(net.quant.act_observer) is Q.ExponentialMovingAverageObserver
     seen = []
