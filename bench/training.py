@@ -1,7 +1,8 @@
 """One training step of ResNet-18 (forward, cross entropy, backward, SGD with momentum), beside torch, on one core.
 
 CPU time; rounds are interleaved in one process; printed are medians, the ratio to torch's channels-last, and the peak
-memory of each side in a process of its own. `--ops` lists what our time goes to, in float and quantized. Needs `pip install torch==2.13.0`.
+memory of each side in a process of its own. `quantized` is quantization-aware training (`prepare_qat`). `--ops` lists
+what our time goes to. Needs `pip install torch==2.13.0`.
 Run: python bench/training.py [--batch 16] [--size 224] [--rounds 5] [--ops]
 """
 
