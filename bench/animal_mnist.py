@@ -1,9 +1,11 @@
 """Quantization-aware training of a small MobileNetV2 on the silhouettes of PyPI's animal-mnist, weights per tensor.
 
 Top-1 on 2,000 pictures that nothing was trained on and that are no twins of trained ones: float, after post-training
-quantization, and after epochs of training by each method, every network as integers (a plan).
+quantization, and after epochs of training by each method, every network as integers (a plan, checked by `verify`).
+Beside it the share of pictures that have the float network's class.
 `pip download --no-deps animal-mnist==0.4`, unpack it, then:
     python bench/animal_mnist.py FOLDER/animal_mnist/data/Animal_MNIST [--epochs 2] [--seeds 3] [--methods ste lsq]
+        [--efforts balanced best]
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import gzip
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,8 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import Tensor, optimizer, plan, random
 from megengine.autodiff import GradManager
-from megengine.quantization import QuantConfig, RangeMethod, prepare_qat, quantize_model
+from megengine.quantization import QuantConfig, RangeMethod, prepare_qat, quantize_model, verify
+from megengine.quantization.pipeline.config import EFFORTS
 from megengine.quantization.pipeline.qat_training import RATE
 from megengine.serialization import read_numpy_pickle
 from megengine.traced_module import trace_module
@@ -101,11 +105,53 @@ def epochs_of(net: Any, x: np.ndarray, y: np.ndarray, epochs: int, lr: float, se
             done += 1
 
 
-def top1(network: Any, x: np.ndarray, y: np.ndarray) -> float:
-    """Percent, by a plan."""
+def classes(network: Any, x: np.ndarray) -> np.ndarray:
+    """The best class of each picture, by a plan."""
     run = plan.compile(network)
     logits = np.concatenate([np.asarray(run(x[i : i + 100])).reshape(-1, 10) for i in range(0, len(x), 100)])
-    return 100 * float(np.mean(logits.argmax(1) == y))
+    return logits.argmax(1)
+
+
+@dataclass
+class Table:
+    """Top-1 and agreement with the float network in percent, by the name of a row, one pair a seed."""
+
+    x: np.ndarray
+    y: np.ndarray
+    rows: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    float_classes: np.ndarray | None = None
+
+    def add(self, row: str, network: Any) -> None:
+        """Measure a network; the float network of a seed comes first."""
+        if row != "float":
+            assert verify(network, [self.x[:100]], with_float=False).exact, f"{row}: plan and interpreter differ"
+        found = classes(network, self.x)
+        self.float_classes = found if row == "float" else self.float_classes
+        shares = [100 * float(np.mean(found == right)) for right in (self.y, self.float_classes)]
+        self.rows.setdefault(row, []).append((shares[0], shares[1]))
+        print(f"  {row:14} {shares[0]:6.2f} %, agrees {shares[1]:6.2f} %", flush=True)
+
+    def show(self) -> None:
+        """Means over the seeds."""
+        for row, seeds in self.rows.items():
+            right, same = (statistics.mean(values) for values in zip(*seeds, strict=True))
+            each = " ".join(f"{one:.2f}" for one, _ in seeds)
+            print(f"{row:14} {right:6.2f} %, agrees {same:6.2f} %   {each}")
+
+
+def float_network(seed: int, x: np.ndarray, y: np.ndarray, epochs: int, state: Path | None) -> Network:
+    """Trained, or read from the folder `state`, where it is kept."""
+    random.seed(seed)
+    net, begin = Network(), time.process_time()
+    kept = state and state / f"animal_mnist_{seed}.npz"
+    if kept and kept.exists():
+        net.load_state_dict(dict(np.load(kept)))
+    else:
+        epochs_of(net.train(), x, y, epochs, 0.004, seed)
+        if kept:
+            np.savez(kept, **net.state_dict())
+    print(f"seed {seed}: {sum(p.size for p in net.parameters())} parameters, {time.process_time() - begin:.0f} s")
+    return net.eval()
 
 
 def main() -> None:
@@ -116,48 +162,33 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--lr", type=float, default=RATE, help="of QAT; the command's default")
-    parser.add_argument("--methods", nargs="+", default=["ste", "tqt", "lsq", "pact"])
+    parser.add_argument("--efforts", nargs="*", default=["fast", "balanced"], choices=EFFORTS)
+    parser.add_argument("--methods", nargs="*", default=["ste", "tqt", "lsq", "pact"])
     parser.add_argument("--weights", default="per_tensor", choices=("per_tensor", "per_channel"))
     parser.add_argument("--precision", default="w8a8", help="of every quantized network, such as w4a8")
     parser.add_argument("--state", type=Path, help="keep the float networks in this folder")
     arguments = parser.parse_args()
+    scheme: dict[str, Any] = {"weights": arguments.weights, "precision": arguments.precision}
     x, y, test_x, test_y = silhouettes(arguments.folder)
-    rows: dict[str, list[float]] = {}
+    table = Table(test_x, test_y)
     for seed in range(arguments.seeds):
-        random.seed(seed)
-        net = Network()
-        begin = time.process_time()
-        kept = arguments.state and arguments.state / f"animal_mnist_{seed}.npz"
-        if kept and kept.exists():
-            net.load_state_dict(dict(np.load(kept)))
-        else:
-            epochs_of(net.train(), x, y, arguments.float_epochs, 0.004, seed)
-            if kept:
-                np.savez(kept, **net.state_dict())
-        print(f"seed {seed}: {sum(p.size for p in net.parameters())} parameters, {time.process_time() - begin:.0f} s")
+        net = float_network(seed, x, y, arguments.float_epochs, arguments.state)
         sample = Tensor(test_x[:100])
-        traced = trace_module(net.eval(), sample)
-        rows.setdefault("float", []).append(top1(traced, test_x, test_y))
+        traced = trace_module(net, sample)
+        table.add("float", traced)
         batches = [x[i : i + 100] for i in range(0, 1000, 100)]
-        for effort in ("fast", "balanced"):
-            config = QuantConfig.of(effort, weights=arguments.weights, precision=arguments.precision)
-            made = quantize_model(traced, batches, config).traced()
-            rows.setdefault(f"ptq {effort}", []).append(top1(made, test_x, test_y))
+        for effort in arguments.efforts:
+            model = quantize_model(traced, batches, QuantConfig.of(effort, **scheme))
+            table.add(f"ptq {effort}", model.traced())
         for method in arguments.methods:
             begin = time.process_time()
-            grows = RangeMethod("minmax")
-            config = QuantConfig(
-                weights=arguments.weights, precision=arguments.precision, activations=grows, bias_correction=False
-            )
+            config = QuantConfig(**scheme, activations=RangeMethod("minmax"), bias_correction=False)
             trained = prepare_qat(net, sample, config=config, method=method, calibration=batches).train()
             trained.norms_moving = False
             epochs_of(trained, x, y, arguments.epochs, arguments.lr, seed)
-            rows.setdefault(f"qat {method}", []).append(top1(trained.eval().convert(), test_x, test_y))
             print(f"  {method}: {time.process_time() - begin:.0f} s", flush=True)
-        for name, values in rows.items():
-            print(f"  {name:14} {values[-1]:6.2f}", flush=True)
-    for name, values in rows.items():
-        print(f"{name:14} {statistics.mean(values):6.2f} %   {' '.join(f'{v:.2f}' for v in values)}")
+            table.add(f"qat {method}", trained.eval().convert())
+    table.show()
 
 
 if __name__ == "__main__":
