@@ -123,8 +123,6 @@ def _norm_facts(m: Match, variance: Pattern, centred: bool) -> Norm | None:
     if eps.size != 1 or not float(eps.reshape(())) > 0:
         return None
     tail = x.shape[x.spec.ndim - count :]
-    if is_open(tail):  # the integer op holds a factor for each place of a row
-        return None
     gamma, beta = (_along_row(m, part, neutral, tail) for part, neutral in ((_GAMMA, 1.0), (_BETA, 0.0)))
     if gamma is None or beta is None:
         return None
@@ -132,15 +130,16 @@ def _norm_facts(m: Match, variance: Pattern, centred: bool) -> Norm | None:
 
 
 def _along_row(m: Match, part: Pattern, neutral: float, tail: tuple[int, ...]) -> np.ndarray | None:
-    """A constant operand in the shape of a row; None if rows differ in it, or it is not finite."""
+    """A constant operand in the shape of a row, 1 along open axes; None if rows differ in it, or it is not finite."""
     value = np.asarray(constant_value(m[part]) if part in m else neutral, np.float64)
     if value.size and (value == value.flat[0]).all():
         value = value.reshape(-1)[0]
     elif value.shape[: -len(tail)] != (1,) * (value.ndim - len(tail)):
         return None
     value = value.reshape(value.shape[-len(tail) :])
-    fits = np.isfinite(value).all() and all(n in (1, m) for n, m in zip(value.shape[::-1], tail[::-1], strict=False))
-    return np.ascontiguousarray(np.broadcast_to(value, tail)) if fits else None
+    known = tuple(1 if is_open(n) else n for n in tail)
+    fits = np.isfinite(value).all() and all(n in (1, m) for n, m in zip(value.shape[::-1], known[::-1], strict=False))
+    return np.ascontiguousarray(np.broadcast_to(value, known)) if fits else None
 
 
 # ---------------------------------------------------------------- products with a factor

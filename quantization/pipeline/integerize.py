@@ -220,9 +220,18 @@ def _emit(site: Site, rule: QuantRule, operands: Sequence[TensorNode], attrs: Ma
         dtype = replace(dtype, qmin=lo + dtype.zero_point, qmax=hi + dtype.zero_point)
     constants = rule.constants(*(source.dtype for source in sources), dtype)
     arrays = {name: value for name, value in constants.items() if isinstance(value, np.ndarray)}
-    inputs = [source.node for source in sources] + [site.constant(value, name) for name, value in arrays.items()]
+    inputs = [source.node for source in sources]
+    inputs += [_spread(site, site.constant(value, name), rule, inputs[0]) for name, value in arrays.items()]
     numbers = {name: value for name, value in constants.items() if name not in arrays}
     return site.emit(rule.integer, *inputs, **attrs, **numbers, dtype=site.dtype or "float32")
+
+
+def _spread(site: Site, node: TensorNode, rule: QuantRule, data: TensorNode) -> TensorNode:
+    """The factors of a normalization for each place of a row, of which a constant has one along open axes."""
+    tail = data.shape[len(data.shape) - len(node.shape) :]
+    if rule.kind != "norm" or node.shape == tail:
+        return node
+    return site.emit("broadcast_to", node, label="row", shape=tail)
 
 
 def _rescale(site: Site, value: Stored) -> TensorNode:
