@@ -81,8 +81,9 @@ def test_other_precisions(precision, method):
         check_exact(module, Tensor(b.data(1, seed=4)[0]))
 
 
-def check_drawn(seed):
-    profile, method = [*PROFILES][seed % len(PROFILES)], METHODS[seed // 4 % len(METHODS)]
+def check_drawn(seed, profile=None):
+    method = METHODS[seed // 4 % len(METHODS)]
+    profile = profile or [*PROFILES][seed % len(PROFILES)]
     weights = ("per_channel", "per_tensor")[seed // 2 % 2]
     b, _, module = prepared(lambda: drawn_net(seed), config_of(profile, weights), method)
     check_exact(module, Tensor(b.data(1, seed=4)[0]))
@@ -94,15 +95,16 @@ def test_random_networks(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("first", range(0, 300, 50))
-def test_many_random_networks(first):
+def test_many_random_networks(first, profile):
     for seed in range(first, first + 50):
-        check_drawn(seed)
+        check_drawn(seed, profile)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("network", [resnet18, mobilenet_v2])
+@pytest.mark.parametrize("network", [resnet18, mobilenet_v2, lambda: RepVGG(A0)], ids=["resnet", "mobilenet", "repvgg"])
 def test_published_networks_at_any_batch_size(network, profile):
     rng = np.random.default_rng(0)
     pictures = [rng.standard_normal((n, 3, 64, 64)).astype(np.float32) for n in (2, 3)]
@@ -286,19 +288,36 @@ def test_weights_in_groups_are_refused(method):
         graph_qat.prepare_qat(residual_net()[1], config=config, method=method)
 
 
-class RepVGG(Module):
-    """Blocks in the form that is trained: three branches, each with its batch norm, then the sum's ReLU."""
+class Branches(Module):
+    """A block in the form that is trained: two or three branches, each with its batch norm, then the sum's ReLU."""
 
-    def __init__(self):
+    def __init__(self, inputs, outputs, stride):
         super().__init__()
-        self.wide = [Conv2d(i, o, 3, s, 1, bias=False) for i, o, s in ((3, 8, 2), (8, 8, 1))]
-        self.narrow = [Conv2d(i, o, 1, s, bias=False) for i, o, s in ((3, 8, 2), (8, 8, 1))]
-        self.norms = [BatchNorm2d(8) for _ in range(5)]
-        self.head = Linear(8, 5)
+        self.wide = Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.narrow = Conv2d(inputs, outputs, 1, stride, bias=False)
+        self.norms = [BatchNorm2d(outputs) for _ in range(2 + (inputs == outputs and stride == 1))]
 
     def forward(self, x):
-        x = F.relu(self.norms[0](self.wide[0](x)) + self.norms[1](self.narrow[0](x)))
-        x = F.relu(self.norms[2](self.wide[1](x)) + self.norms[3](self.narrow[1](x)) + self.norms[4](x))
+        ways = [self.wide(x), self.narrow(x), x]
+        return F.relu(sum(norm(way) for norm, way in zip(self.norms, ways, strict=False)))
+
+
+A0 = (48, *(48,) * 2, *(96,) * 4, *(192,) * 14, 1280)  # widths of RepVGG-A0 (Ding et al. 2021), by block
+
+
+class RepVGG(Module):
+    """Blocks of the given widths; one that is wider than the block before halves the picture, and so does the first."""
+
+    def __init__(self, widths):
+        super().__init__()
+        before = (3, *widths[:-1])
+        strides = [1 if i and a == b else 2 for i, (a, b) in enumerate(zip(before, widths, strict=True))]
+        self.blocks = [Branches(a, b, s) for a, b, s in zip(before, widths, strides, strict=True)]
+        self.head = Linear(widths[-1], 5)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
         return self.head(F.mean(x, axis=(2, 3)))
 
 
@@ -307,7 +326,7 @@ class RepVGG(Module):
 def test_branches_that_are_merged_later(profile, method):
     rng = np.random.default_rng(5)
     x = Tensor(rng.standard_normal((4, 3, 10, 10)).astype(np.float32))
-    net = RepVGG()
+    net = RepVGG((8, 8))
     net.train()
     for _ in range(3):
         net(x)
