@@ -12,7 +12,7 @@ from megengine.cli.choices import Choice
 from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
+from megengine.cli.ptq import check_weights, data_of, data_option, preprocess_option, samples_option
 from megengine.convert import onnx
 from megengine.core.errors import OptionError
 from megengine.core.text import counted, in_bytes
@@ -60,6 +60,7 @@ def convert(
     read = [model, *([] if data is None else [data, *images.recipe_files(preprocess)])]
     check_outputs([("--output", output)], read, overwrite=overwrite)
     source = lower(chosen_graph(load_calls(model, shapes), number))
+    check_weights(source)
     with output_file(output) as path:
         made = to_half(source, kind, float_ends=not half_ends)
         _write(made, path, output.suffix, kind)

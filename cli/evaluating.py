@@ -16,8 +16,8 @@ from megengine.cli.labels import labels_of
 from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output, cell_text, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import Data, data_of, data_option, preprocess_option, samples_option
-from megengine.core.errors import OptionError, ShapeError
+from megengine.cli.ptq import Data, check_weights, data_of, data_option, preprocess_option, samples_option
+from megengine.core.errors import OptionError, QuantizationError, ShapeError
 from megengine.core.text import counted
 from megengine.quantization import stored_bytes
 
@@ -74,6 +74,7 @@ def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels
     loaded, names = [*zip(models, load_models(models, shapes), strict=True)], None
     sources: list[Data] = []
     for source, model in loaded:
+        check_weights(model, source)
         sources.append(data_of(data, preprocess, samples, model, out, dict(loaded)))
         reader = sources[-1].reader
         names = labels_of(labels, data) if names is None else names
@@ -116,6 +117,12 @@ def _scored(logits: np.ndarray, first: np.ndarray, names: list[tuple[int, ...]] 
         raise ShapeError(
             f"evaluate: {source!r} gives {counted(logits.shape[1], 'number')} for {counted(len(logits), 'sample')}, "
             f"the first model {first.shape[1]} for {len(first)}; compare models of the same results"
+        )
+    bad = np.flatnonzero(~np.isfinite(logits).all(1))
+    if len(bad):
+        raise QuantizationError(
+            f"evaluate: {source!r} gives NaN or infinite results for {counted(len(bad), 'sample')} of {len(logits)}, "
+            f"first number {bad[0] + 1}; `compare` tells at which value they begin"
         )
     if names and len(names) != len(logits):
         raise OptionError(

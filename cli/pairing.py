@@ -11,7 +11,7 @@ from megengine.cli.app import common, examples
 from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
+from megengine.cli.ptq import check_weights, data_of, data_option, preprocess_option, samples_option
 from megengine.core.text import counted
 from megengine.quantization.checks import compare_values
 
@@ -50,6 +50,8 @@ def compare(
     with ExitStack() as stack:
         page = None if report_path is None else stack.enter_context(output_file(report_path))
         models = load_models((first, second), shapes)
+        for name, one in zip((first, second), models, strict=True):
+            check_weights(one, name)
         source = data_of(data, preprocess, samples or 8, models[0], out, {second: models[1]})
         with out.progress("compare", source.reader.count) as bar:
             found = compare_values(models[0].graph, models[1].graph, source.reader, progress=bar.show)

@@ -291,8 +291,8 @@ def _show_plan(out: Output, *, model: str, shapes: InputChoices, **options: Any)
     out.result({"model": model, **asdict(plan)})
 
 
-def check_weights(model: TracedModule) -> None:
-    """Raises QuantizationError if a stored value is NaN or a weight infinite: calibration repairs neither."""
+def check_weights(model: TracedModule, name: str = "") -> None:
+    """Raises QuantizationError if a stored value is NaN or a weight infinite; `name` says which of several models."""
     for expr in model.graph.exprs():
         if not isinstance(expr, Constant) or storage_of(expr.outputs[0].spec.dtype).kind != "f":
             continue
@@ -302,8 +302,9 @@ def check_weights(model: TracedModule) -> None:
         bad = int((~np.isfinite(value) if weight else np.isnan(value)).sum())
         if bad:
             reader = layers[0].outputs[0].name if layers else "nothing"
+            what = f"{f'model {name!r}, ' if name else ''}constant {expr.outputs[0].name!r}"
             raise QuantizationError(
-                f"constant {expr.outputs[0].name!r}: {bad} of {counted(value.size, 'value')} are NaN or infinite, "
+                f"{what}: {bad} of {counted(value.size, 'value')} are NaN or infinite, "
                 f"read by {reader!r}; train or export the model again"
             )
 

@@ -12,7 +12,7 @@ from megengine.cli.choices import Choice
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, kept_after_interrupt
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import check_varies, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.ptq import check_varies, check_weights, data_of, data_option, preprocess_option, samples_option
 from megengine.cli.samples import Samples, tell_suspicious
 from megengine.core.errors import listed
 from megengine.core.files import replacing
@@ -101,6 +101,7 @@ def search(
     words = {name: options.pop(name) for name in ("smaller", "finer")}
     source = lower(chosen_graph(load_calls(model, shapes, dynamic=False), None))
     require_float(source.graph)
+    check_weights(source)
     chosen = Samples(data_of(data, preprocess, samples, source, out).reader, held_out, JUDGING)
     check_varies(source.graph, chosen.reader, data)
     tell_suspicious(out, chosen.warnings())

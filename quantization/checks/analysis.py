@@ -22,7 +22,7 @@ def ratio_db(signal: float, noise: float) -> float:
     """A ratio of powers in decibel; infinity without noise."""
     if not noise:
         return math.inf
-    return 10 * math.log10(signal / noise) if signal else -math.inf
+    return 10 * math.log10(signal / noise) if signal and math.isfinite(noise) else -math.inf
 
 
 @dataclass(slots=True)
@@ -37,8 +37,11 @@ class Agreement:
     largest: float = 0.0
 
     def update(self, exact: np.ndarray, approximate: np.ndarray) -> None:
-        """Take one batch of both."""
+        """Take one batch of both, without the places where the exact values are infinite: masks have no ratio."""
         a, b = exact.reshape(-1).astype(np.float64), approximate.reshape(-1).astype(np.float64)
+        masked = np.isinf(a)
+        if masked.any():
+            a, b = a[~masked], b[~masked]
         self.count += a.size
         self.signal += float(a @ a)
         self.other += float(b @ b)
@@ -56,6 +59,8 @@ class Agreement:
     def cosine(self) -> float:
         """Cosine similarity."""
         scale = math.sqrt(self.signal * self.other)
+        if math.isinf(scale):
+            return 0.0
         return self.product / scale if scale else 1.0
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float
-from megengine.core.errors import ShapeError, listed
+from megengine.core.errors import QuantizationError, ShapeError, listed
+from megengine.core.text import counted
 from megengine.dispatch import apply
 from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.checks.analysis import Agreement, finite, same_places
@@ -85,6 +86,7 @@ def compare_values(
 
     Raises:
         ShapeError: the networks take or give other shapes, or other numbers of them.
+        QuantizationError: a value that is compared, or a result, is NaN.
     """
     _check_ends(first, second)
     pairs = _pairs(first, second)
@@ -96,14 +98,20 @@ def compare_values(
 
         def keep(node: Any, value: Tensor, values: dict = values) -> None:
             if node.name in sums:
-                values[node.name] = _real(value)
+                values[node.name] = _number("first", node, value)
 
         def look(node: Any, value: Tensor, values: dict = values) -> None:
             if node.name in back and values[back[node.name]].shape == value.shape:
-                sums[back[node.name]].update(values.pop(back[node.name]), _real(value))
+                sums[back[node.name]].update(values.pop(back[node.name]), _number("second", node, value))
 
-        wanted = [_real(y) for y in interpret(first, as_tensors(arrays, first), on_value=keep)]
-        got = [_real(y) for y in interpret(second, as_tensors(arrays, second), on_value=look)]
+        runs = ("first", first, keep), ("second", second, look)
+        wanted, got = (
+            [
+                _number(which, node, value)
+                for node, value in zip(of.outputs, interpret(of, as_tensors(arrays, of), on_value=see), strict=True)
+            ]
+            for which, of, see in runs
+        )
         for a, b in zip(wanted, got, strict=False):
             if a.shape != b.shape:
                 raise ShapeError(f"compare: results of shapes {a.shape} and {b.shape}; expected the same")
@@ -127,6 +135,19 @@ def _check_ends(first: InternalGraph, second: InternalGraph) -> None:
                 f"compare: the first network {what} {len(one)} ({listed(n.name for n in one)}), the second "
                 f"{len(other)} ({listed(n.name for n in other)}); compare networks with the same inputs and results"
             )
+
+
+def _number(which: str, node: TensorNode, value: Tensor) -> np.ndarray:
+    """The real numbers of a value. Raises QuantizationError if one is NaN."""
+    real = _real(value)
+    bad = int(np.isnan(real).sum())
+    if bad:
+        raise QuantizationError(
+            f"compare: {node.name!r} of the {which} network, the first such value: {bad} of "
+            f"{counted(real.size, 'number')} are NaN, for inputs that are finite; expected numbers. Sums beyond its "
+            "type (float16 ends at 65504) and roots or logarithms of negative numbers give NaN"
+        )
+    return real
 
 
 def _real(value: Tensor) -> np.ndarray:

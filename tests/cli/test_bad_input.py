@@ -102,6 +102,42 @@ def test_models(run, one_line_error, folder, model, message):
     check(run, one_line_error, folder, message, model=model)
 
 
+OTHERS = {
+    "calibrate": "M --data good.npy -o o.stats",
+    "qat": "M --data good.npy -o o.mgt",
+    "analyze": "M --data good.npy",
+    "search": "M --data good.npy -o o.mgt --min-sqnr 20",
+    "convert": "M --to fp16 -o o.mgt",
+    "evaluate": "good.onnx M --data good.npy --report o.html",
+    "compare": "good.onnx M --data good.npy --report o.html",
+}
+
+
+@pytest.mark.parametrize("verb", OTHERS)
+def test_weights_that_are_no_numbers_in_every_command(run, one_line_error, folder, verb):
+    before = sorted(folder.rglob("*"))
+    line = one_line_error(run(verb, *OTHERS[verb].replace("M", "nan.onnx").split(), cwd=folder))
+    assert "constant 'w': 1 of 108 values are NaN or infinite, read by 'body_conv_Conv'" in line
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("verb", "message"),
+    [
+        (
+            "evaluate",
+            "'overflow.onnx' gives NaN or infinite results for 3 samples of 3, first number 1",
+        ),
+        ("compare", "of the second network, the first such value:"),
+    ],
+)
+def test_results_that_are_no_numbers(run, one_line_error, folder, verb, message):
+    before = sorted(folder.rglob("*"))
+    done = run(verb, *OTHERS[verb].replace("M", "overflow.onnx").split(), cwd=folder)
+    assert message in one_line_error(done)
+    assert sorted(folder.rglob("*")) == before
+
+
 @pytest.mark.parametrize(("data", "message"), DATASETS.items(), ids=list(DATASETS))
 def test_data(run, one_line_error, folder, data, message):
     more = ("--preprocess", "unit") if data == "pictures" else ()

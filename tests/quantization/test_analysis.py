@@ -7,7 +7,7 @@ import pytest
 from quant_nets import Builder, residual_net
 
 from megengine.quantization import QuantConfig, RangeMethod, quantize_model
-from megengine.quantization.checks.analysis import SOURCES, analyze
+from megengine.quantization.checks.analysis import SOURCES, Agreement, analyze
 from megengine.quantization.checks.pairs import Comparison, ValuePair
 from megengine.quantization.checks.verify import verify
 
@@ -22,6 +22,15 @@ def relu6_net():
     y = b.conv(b.x, 4, label="layer")
     y = b.op("relu6", b.op("mul", y, b.g.constant(np.float32([[[[40.0]]]]))), label="act")
     return b, b.done(b.conv(y, 3, label="last"))
+
+
+def test_a_mask_has_no_ratio_and_what_overflows_has_the_worst():
+    exact = np.float32([1, -np.inf, 2])
+    masked, overflown = Agreement(), Agreement()
+    masked.update(exact, np.float32([1, -50, 2.5]))
+    assert masked.sqnr_db == pytest.approx(10 * np.log10(5 / 0.25)) and masked.count == 2
+    overflown.update(np.float32([1, 2]), np.float32([1, np.inf]))
+    assert overflown.sqnr_db == -math.inf and overflown.cosine == 0
 
 
 def test_values_at_the_last_code_are_not_cut():
