@@ -76,7 +76,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "conv3d_backward_weight": (onednn.onednn_backward_weight,),
     "conv3d_backward_data": (onednn.onednn_backward_data,),
     "conv_transpose3d": (onednn.onednn_windows,),
-    "fused_conv2d": (grouped.own_fused_grouped_conv2d, onednn.onednn_fused_conv2d),
+    "fused_conv2d": (grouped.own_fused_grouped_conv2d, products.own_fused_pointwise, onednn.onednn_fused_conv2d),
     "fused_conv3d": (grouped.own_fused_grouped_conv3d, onednn.onednn_fused_windows),
     "fused_norm": (along.own_norm,),
     "fused_matmul": (onednn.onednn_viewed_matmul,),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from megengine.core.text import counted
 from megengine.kernels import _core
 from megengine.kernels.kernel import StepKernel
 from megengine.kernels.native import linear_rank, step_kernel
 from megengine.kernels.problem import Problem, float32_only
 
 _CLAMPS = _core.clamp_names()  # activations of the kernels' own
+_FEW_PIXELS = 400  # that wait for weights from memory, which these kernels fetch early; with more, oneDNN is as fast
 
 
 def activation_of(problem: Problem) -> tuple[str, Any]:
@@ -28,6 +31,25 @@ def _linear_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     weights, (clamp, after) = np.ascontiguousarray(constants[1]), activation_of(problem)
     rows, bias = problem.inputs[0].size // weights.shape[1], np.ascontiguousarray(constants[2])
     return _core.linear_step(rows, weights, bias, len(problem.inputs) == 4, clamp, after, threads)
+
+
+def _pointwise_usable(problem: Problem) -> str | None:
+    (n, _, *size), kernel, a = problem.inputs[0].shape, problem.inputs[1].shape[2:], problem.attrs
+    geometry = (kernel, tuple(a.stride), tuple(map(tuple, a.padding)), a.groups)
+    if geometry != ((1, 1), (1, 1), ((0, 0), (0, 0)), 1):
+        return "not a convolution of single pixels"
+    if n * math.prod(size) > _FEW_PIXELS:
+        return f"{counted(n * math.prod(size), 'pixel')}; expected at most {_FEW_PIXELS}"
+    return float32_only(problem)
+
+
+def _pointwise_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    """A convolution of 1x1: a linear layer over the pixels, which lie channels-last."""
+    weights, (clamp, after) = np.ascontiguousarray(constants[1]), activation_of(problem)
+    columns, depth = weights.shape[:2]
+    bias = np.ascontiguousarray(constants[2]) if 2 in constants else np.zeros(columns, np.float32)
+    matrix, residual = weights.reshape(columns, depth), len(problem.inputs) == 4
+    return _core.linear_step(problem.inputs[0].size // depth, matrix, bias, residual, clamp, after, threads)
 
 
 def _rows_usable(problem: Problem) -> str | None:
@@ -52,6 +74,9 @@ def _rows_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
 
 
 own_fused_linear = step_kernel("own_fused_linear", _linear_step, _linear_usable, packs=(1, 2), inplace_input=3)
+own_fused_pointwise = step_kernel(
+    "own_fused_pointwise", _pointwise_step, _pointwise_usable, packs=(1, 2), inplace_input=3
+)
 own_matmul_rows = StepKernel(
     "own_matmul_rows", _rows_step, _rows_usable, packs=(1,), accepts=_constant_matrix, free=True
 )  # eager calls: NumPy's product, which packs nothing

@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 
+import megengine.functional as F
+import megengine.module as M
+from megengine import plan, tensor
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
 from megengine.kernels import _core, isa, products
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.ops.fused import ACTIVATIONS
+from megengine.traced_module import trace_module
 
 GUARD = 77
 # rows, depth, columns: around tiles of 4, 6 and 12 rows and vectors of 4, 8 and 16 columns
@@ -130,3 +134,61 @@ def test_empty_tensors_are_left_to_others():
 def test_the_native_step_refuses_wrong_arguments(arguments, text):
     with pytest.raises(ValueError, match=text):
         _core.linear_step(*arguments)
+
+
+# ---------------------------------------------------------------- convolutions of single pixels
+
+
+def pointwise(size, depth, columns, activation="none", residual=False, images=1, **attrs):
+    """The problem of a convolution of 1x1, and its arrays."""
+    arrays = [draw(images, depth, *size), draw(columns, depth, 1, 1), draw(columns)]
+    if residual:
+        arrays.append(draw(images, columns, *size))
+    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+    given = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1, "activation": activation}
+    given |= attrs
+    return Problem("fused_conv2d", specs, [infer("fused_conv2d", specs, given)], given), arrays
+
+
+def check_pointwise(problem, arrays):
+    assert products.own_fused_pointwise.usable(problem) is None
+    want = get_op("fused_conv2d").reference(*(a.astype(np.float64) for a in arrays), **problem.attrs)
+    out = products.own_fused_pointwise.run(problem, *arrays)
+    np.testing.assert_allclose(out, want, rtol=1e-5, atol=3e-7 * arrays[0].shape[1] + 1e-5)
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_convolution_of_pixels_is_near_the_float64_reference(level, residual):
+    with isa.capped(level):
+        for size in ((1, 1), (1, 13), (5, 5), (20, 20)):
+            for depth, columns in ((1, 1), (3, 17), (256, 65)):
+                check_pointwise(*pointwise(size, depth, columns, "silu" if residual else "relu6", residual))
+        check_pointwise(*pointwise((3, 2), 5, 33, residual=residual, images=4))
+
+
+def test_pixels_are_few_and_their_convolution_is_plain():
+    reasons = {
+        "401 pixels": pointwise((1, 401), 2, 3),
+        "1200 pixels": pointwise((20, 20), 2, 3, images=3),
+        "not a convolution of single pixels": pointwise((4, 4), 2, 3, stride=(2, 2)),
+        "single pixels": pointwise((4, 4), 2, 3, padding=((1, 0), (0, 0))),
+        "no elements": pointwise((4, 4), 2, 3, images=0),
+    }
+    for reason, (problem, _) in reasons.items():
+        assert reason in products.own_fused_pointwise.usable(problem)
+
+
+def test_a_plan_computes_few_pixels_by_the_product():
+    class Net(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.many, self.few = M.Conv2d(3, 4, 1), M.Conv2d(4, 5, 1)
+
+        def forward(self, x):
+            return F.silu(self.few(F.avg_pool2d(self.many(x), 2)))
+
+    net, x = Net(), draw(1, 3, 24, 24)
+    compiled = plan.compile(trace_module(net, x))
+    assert [step.kernel for step in compiled.steps].count("own_fused_pointwise") == 1
+    np.testing.assert_allclose(compiled(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-6)
