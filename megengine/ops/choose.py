@@ -13,7 +13,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, public
 from megengine.ops.common import as_tensor, cast, choice, lift_axes, names_only_axis, normalize_axis, refuse_quantized
-from megengine.ops.index import along_axis
+from megengine.ops.gathering import along_axis
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"

@@ -9,34 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, is_float, storage_of
-from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
+from megengine.core.dtype import QuantizedDType, storage_of
+from megengine.core.errors import DTypeError, IndexOutOfRangeError, ShapeError
 from megengine.core.sizes import broadcast, is_open, slice_length
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import (
     ONNX_WRITER,
-    OnnxRule,
     QuantRule,
     Sample,
     apply,
     define,
     no_onnx,
-    not_differentiable,
     public,
 )
-from megengine.kernels.cuda.placing import on_gpu, positions
 from megengine.ops.common import (
     BOOL,
-    INT32,
     as_tensor,
     broadcast_shapes,
     cast,
-    lift_plain,
     noise,
-    normalize_axis,
-    operands,
     unbroadcast,
 )
 from megengine.ops.selecting import places
@@ -175,56 +168,6 @@ define(
     ONNX_WRITER,
     lambda: [Sample((noise(3, 4), noise(2, 1), np.array([2, 0], np.int32)), {"pattern": ("i", (0, 2, 1))})],
     by_type=True,
-)
-
-
-def _one_hot_infer(x: TensorSpec, *, depth: int) -> TensorSpec:
-    if depth < 1:
-        raise OptionError(f"one_hot: depth is {depth}; expected at least 1")
-    return TensorSpec((*x.shape, depth), INT32, x.device)
-
-
-def _one_hot(x: np.ndarray, depth: int) -> np.ndarray:
-    if x.size and (x.min() < 0 or x.max() >= depth):
-        raise IndexOutOfRangeError(f"one_hot: index {int(x.max())} is out of range for {counted(depth, 'class')}")
-    return (x[..., None] == np.arange(depth)).astype(np.int32)
-
-
-define(
-    "one_hot",
-    _one_hot_infer,
-    _one_hot,
-    not_differentiable("the input is an index"),
-    ONNX_WRITER,
-    lambda: [Sample((np.array([[0, 2], [1, 1]], np.int32),), {"depth": 3}, False)],
-)
-
-
-def _where_infer(mask: TensorSpec, x: TensorSpec, y: TensorSpec) -> TensorSpec:
-    if mask.dtype != BOOL:
-        raise DTypeError(f"where: mask is {mask.dtype}; expected bool; compare first, as in mask > 0")
-    if x.dtype != y.dtype:
-        raise DTypeError(f"where: x is {x.dtype}, y is {y.dtype}; expected one dtype")
-    return TensorSpec(broadcast_shapes("where", mask.shape, x.shape, y.shape), x.dtype, x.device)
-
-
-def _where_vjp(ctx: Any, ct: Tensor) -> tuple:
-    mask, x, y = ctx.inputs
-    zero = Tensor._wrap(np.zeros((), storage_of(ct.dtype)), None, ct.device)
-    dx = unbroadcast(apply("where", mask, ct, zero), x.shape)
-    dy = unbroadcast(apply("where", mask, zero, ct), y.shape)
-    return None, dx, dy
-
-
-define(
-    "where",
-    _where_infer,
-    lambda mask, x, y: np.where(mask, x, y),
-    _where_vjp,
-    OnnxRule("Where"),
-    lambda: [Sample((np.array([True, False, True]), noise(2, 3), noise(2, 1)))],
-    quant=QuantRule("part"),
-    lift=lift_plain,
 )
 
 
@@ -416,84 +359,3 @@ def _set_plain(inp: Tensor, key: tuple[Any, ...], value: Tensor) -> Tensor:
         if places != shape:
             value = apply("reshape", apply("broadcast_to", value, shape=shape), shape=places)
     return apply("set_index", inp, value, pattern=pattern)
-
-
-@public(home=_HOME, by_spec=True)
-def gather(inp: TensorLike, axis: int, index: TensorLike) -> Tensor:
-    """out[i][j] = inp[index[i][j]][j] for axis 0, likewise for others; index has inp's number of axes."""
-    x = as_tensor(inp)
-    return apply("index", x, *along_axis("gather", x, axis, as_tensor(index)), pattern=("i",) * x.ndim)
-
-
-def along_axis(op: str, x: Tensor, axis: int, index: Tensor) -> list[Tensor]:
-    """Indices for every axis of x: `index` along `axis`, and each element's own position along the others."""
-    axis, i = normalize_axis(op, axis, x.ndim), index
-    if i.ndim != x.ndim or any(a > b for k, (a, b) in enumerate(zip(i.shape, x.shape, strict=True)) if k != axis):
-        expected = f"expected {counted(x.ndim, 'axis')}, none longer"
-        raise ShapeError(f"{op}: index has shape {i.shape}, inp {x.shape}; {expected}")
-    if on_gpu(x.spec.device):  # which keeps them: nothing waits for a copy
-        shapes = [(*(1,) * k, n, *(1,) * (i.ndim - k - 1)) for k, n in enumerate(i.shape)]
-        return [i if k == axis else Tensor._wrap(positions(s, x.spec.device)) for k, s in enumerate(shapes)]
-    grids = np.indices(i.shape, dtype=np.int32, sparse=True)
-    return [i if k == axis else Tensor._wrap(np.array(g), None, x.device) for k, g in enumerate(grids)]
-
-
-@public(home="megengine.functional.nn", by_spec=True)
-def indexing_one_hot(src: TensorLike, index: TensorLike, axis: int = 1, keepdims: bool = False) -> Tensor:
-    """One element of `axis` per position, chosen by `index` (src's shape without the axis; floats are cut to int32)."""
-    x, i = as_tensor(src), as_tensor(index)
-    if is_float(i.dtype) or i.dtype == BOOL:
-        i = cast(i, INT32)
-    axis = normalize_axis("indexing_one_hot", axis, x.ndim)
-    wide = apply("reshape", i, shape=(*i.shape[:axis], 1, *i.shape[axis:]))
-    out = gather(x, axis, wide)
-    return out if keepdims else apply("reshape", out, shape=i.shape)
-
-
-@public(home="megengine.functional.nn", by_spec=True)
-def one_hot(inp: TensorLike, num_classes: int) -> Tensor:
-    """int32 rows with a single one at each index of inp."""
-    return apply("one_hot", as_tensor(inp), depth=int(num_classes))
-
-
-@public(home="megengine.functional.nn", by_spec=True)
-def embedding(
-    inp: TensorLike,
-    weight: TensorLike,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float | None = None,
-) -> Tensor:
-    """Rows of weight [V, D] for each index of inp [...]: [..., D].
-
-    The row `padding_idx` (from the end if negative) gets no gradient. Raises OptionError for max_norm and norm_type,
-    which MegEngine refuses too, and IndexOutOfRangeError for a padding_idx that is no row.
-    """
-    if max_norm is not None or norm_type is not None:
-        raise OptionError("embedding: max_norm and norm_type are not supported; use F.normalize on the weight")
-    w, index = as_tensor(weight), as_tensor(inp)
-    rows = apply("index", w, index, pattern=("i", (None, None, None)))
-    if padding_idx is None:
-        return rows
-    count = w.shape[0]
-    if not -count <= padding_idx < count:
-        raise IndexOutOfRangeError(f"embedding: padding_idx is {padding_idx}; expected a row of {count}")
-    padding = padding_idx % max(count, 1)
-    same = [apply("equal", index, as_tensor(row, like=index)) for row in (padding, padding - count)]
-    is_padding = apply("logical_or", *same)
-    mask = apply("reshape", is_padding, shape=(*index.shape, 1))
-    return apply("where", apply("broadcast_to", mask, shape=rows.shape), rows.detach(), rows)
-
-
-def _as_the_other(x: Any, other: Any) -> Any:
-    """X in the dtype of the other tensor, where MegEngine chooses among such two in it."""
-    if not isinstance(x, Tensor) or not isinstance(other, Tensor) or not isinstance(other.dtype, np.dtype):
-        return x
-    return cast(x, other.dtype) if x.dtype == BOOL or (other.dtype == np.float16 and not is_float(x.dtype)) else x
-
-
-@public(home=_HOME, by_spec=True)
-def where(mask: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
-    """X where mask is true, else y; shapes broadcast. A boolean, or an integer beside float16, is cast to the other."""
-    a, b = operands("where", _as_the_other(x, y), _as_the_other(y, x))
-    return apply("where", as_tensor(mask), a, b)

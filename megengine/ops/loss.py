@@ -10,7 +10,7 @@ from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.binary import logaddexp
 from megengine.ops.common import BOOL, FLOAT32, as_tensor, cast, choice, floating, normalize_axis, operands
-from megengine.ops.index import indexing_one_hot
+from megengine.ops.gathering import indexing_one_hot
 from megengine.ops.reduce import mean
 from megengine.random.rng import draw_factors
 from megengine.tensor import Tensor
