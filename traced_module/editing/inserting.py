@@ -30,6 +30,7 @@ from megengine.traced_module.ir.functions import (
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier, without_count
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, get_subattr
+from megengine.traced_module.ir.primitives import is_among
 from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import alias, stand_in, untouched
 from megengine.traced_module.tracing.deferred import Deferring
@@ -98,6 +99,7 @@ class Inserter(Builder, hooks.TraceHooks):
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         plain = named_only(record.signature, args, kwargs)
         leaves, structure = flatten(plain or (args, kwargs))
+        leaves = [self.graph.assignments.latest(leaf) for leaf in leaves]
         nodes = [leaf for leaf in leaves if isinstance(leaf, Node)]
         if not nodes and not record.random:
             return run()
@@ -107,18 +109,33 @@ class Inserter(Builder, hooks.TraceHooks):
         spec = function_spec(record, leaves, structure) if plain else None
         if spec is not None:
             return self._to_nodes(self.make_recorded(record, leaves, structure, Tensor._deferred(spec)))
+        return self._recorded(record, leaves, structure)
+
+    def _recorded(self, record: Any, leaves: list[Any], structure: Any) -> Any:
+        """The call of a function whose result is not known from specs alone."""
         args, kwargs = unflatten(structure, map(self._value, leaves))
         with hooks.unheard():
             result = record.function(*args, **kwargs)
         if type(result) is not Tensor and not any([isinstance(leaf, Tensor) for leaf in flatten(result)[0]]):
             return result
+        changed = leaves[0]
         leaves, structure = flatten(normalized(record.signature, args, kwargs))
-        return self._to_nodes(self.make_recorded(record, leaves, structure, result))
+        made = self._to_nodes(self.make_recorded(record, leaves, structure, result))
+        if record.name == "__setitem__" and record.is_method and isinstance(changed, TensorNode):
+            self._assigned(changed, made)
+        return made
+
+    def _assigned(self, node: TensorNode, new: TensorNode) -> None:
+        """`node[key] = value`: what stands behind it, and the outputs, use its result."""
+        if is_among(node, self.graph.outputs) or any(user.position > new.expr.position for user in node.users):
+            self.graph.replace_node({node: new})
+        self.graph.assignments.note(node, new)
 
     def shape(self, tensor: Any) -> Any:
         """`node.shape`; shapes of tensors are what they are."""
         if not isinstance(tensor, TensorNode):
             return None
+        tensor = self.graph.assignments.latest(tensor)
         self._place([tensor])
         with hooks.unheard():
             return self._to_nodes(shape_of(self, self._tensor(tensor), tensor))
@@ -209,6 +226,7 @@ class Inserter(Builder, hooks.TraceHooks):
         """`module_node(...)`."""
         module = node.owner
         leaves, structure = flatten((args, kwargs))
+        leaves = [self.graph.assignments.latest(leaf) for leaf in leaves]
         nodes = [node, *(leaf for leaf in leaves if isinstance(leaf, Node))]
         self._place(nodes)
         check_before("insert_exprs", nodes, self.anchor)
@@ -321,7 +339,7 @@ def _result(module: Module, args: tuple, kwargs: dict) -> Any:
 class Insertion:
     """The body of `graph.insert_exprs(expr)`: an inserter hears calls, and what it does is one step."""
 
-    __slots__ = ("before", "deferring", "expr", "graph", "step", "token")
+    __slots__ = ("before", "deferring", "expr", "graph", "inserter", "step", "token")
 
     def __init__(self, graph: InternalGraph, expr: Expr | None, *, before: bool = False) -> None:
         self.graph, self.expr, self.before = graph, expr, before
@@ -336,15 +354,16 @@ class Insertion:
             )
         if expr is not None:
             check_expr(graph, "insert_exprs", expr)
-        inserter, self.deferring = Inserter(graph, expr, self.before), Deferring()
+        self.inserter, self.deferring = Inserter(graph, expr, self.before), Deferring()
         self.step = graph.journal.transaction("insert_exprs")
         self.step.__enter__()
-        graph._inserting = inserter
-        self.token = hooks.active.set(inserter)
+        graph._inserting = self.inserter
+        self.token = hooks.active.set(self.inserter)
         begin(self.deferring)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         end(self.deferring)
         hooks.active.reset(self.token)
+        self.graph.assignments.end(self.inserter.first_id)
         self.graph._inserting = None
         self.step.__exit__(kind, error, trace)

@@ -91,7 +91,7 @@ def value_in(graph: InternalGraph, node: Any, *, what: str, through: Expr | None
     else:
         way = None
     if not isinstance(node, TensorNode) or node.top_graph is graph or node.top_graph.top is not graph.top:
-        return node  # the checks of the edit itself say what is wrong
+        return graph.assignments.latest(node)  # the checks of the edit itself say what is wrong
     check_owned(node.top_graph, what, [node])
     for call in reversed(way or calls_to(graph, node, what, through)):
         node = _result_for(call, node)

@@ -32,7 +32,8 @@ from megengine.traced_module.ir.queries import child_graph
 def replace_node(graph: InternalGraph, repl_dict: Mapping[Any, Any]) -> None:
     if not isinstance(repl_dict, Mapping):
         raise GraphError(f"replace_node: got a {type(repl_dict).__name__}; expected a dict {{old node: new node}}")
-    pairs = dict(repl_dict)
+    latest = graph.assignments.latest
+    pairs = {latest(old): latest(new) for old, new in repl_dict.items()}
     for old, new in pairs.items():
         check_owned(graph, "replace_node", (old, new))
         check_kinds("replace_node", [old], [new])
@@ -178,7 +179,7 @@ def set_call(call: Call, inputs: Sequence[Node], arguments: Arguments) -> None:
 
 
 def set_arg(expr: Call, name: str | int, value: Any) -> None:
-    set_arguments(expr, *with_argument(expr, name, value))
+    set_arguments(expr, *with_argument(expr, name, expr.top_graph.assignments.latest(value)))
 
 
 def with_argument(expr: Call, name: str | int, value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

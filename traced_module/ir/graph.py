@@ -21,6 +21,7 @@ from megengine.core.text import one_line
 from megengine.dispatch.refusal import kinds_named
 from megengine.module import Module
 from megengine.tensor import Tensor
+from megengine.traced_module.ir.assignments import Assignments
 from megengine.traced_module.ir.expr import CallMethod, Expr, Input, is_call_function, is_call_tensor_method
 from megengine.traced_module.ir.filters import ExprFilter, NodeFilter
 from megengine.traced_module.ir.fixed import fixed, listed, refuse_setting
@@ -65,6 +66,7 @@ class InternalGraph:
         self._journal = Journal()
         self._top: InternalGraph = self
         self._inserting: Any = None
+        self.assignments = Assignments()
         self._entered_otherwise: bool | None = None  # of the top; None: nobody has looked (`infer_entries`)
         self.arguments: Arguments | None = None  # how a call's arguments become the inputs after `self`
         self.out_def: TreeDef | None = None
