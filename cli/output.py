@@ -171,9 +171,25 @@ def output_file(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         if entered or isinstance(error, MegEngineError):
             raise
-        raise OutputError(
-            f"output {target}: cannot be written, the folder {target.parent} takes no new file ({error.strerror})"
-        ) from error
+        raise _takes_no_file(target, error) from error
+
+
+def _takes_no_file(target: Path, error: OSError) -> OutputError:
+    return OutputError(
+        f"output {target}: cannot be written, the folder {target.parent} takes no new file ({error.strerror})"
+    )
+
+
+def check_writable(target: Path) -> None:
+    """Raises OutputError if no file can be written at a path: for work that writes there late, or again and again."""
+    check_folder(target)
+    try:
+        with temporary_file(target):
+            pass
+    except OSError as error:
+        if isinstance(error, MegEngineError):
+            raise
+        raise _takes_no_file(target, error) from error
 
 
 def check_folder(target: Path) -> None:

@@ -10,7 +10,7 @@ from megengine.cli import frontier, images
 from megengine.cli.app import FailedError, common, examples
 from megengine.cli.choices import Choice
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
-from megengine.cli.output import Output, check_suffix, kept_after_interrupt
+from megengine.cli.output import Output, check_suffix, check_writable, kept_after_interrupt
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import check_varies, check_weights, data_of, data_option, preprocess_option, samples_option
 from megengine.cli.samples import Samples, tell_suspicious
@@ -97,6 +97,8 @@ def search(
     goes_on = state.exists()
     inputs = [model, data, *images.recipe_files(preprocess), *([str(latency_table)] if latency_table else [])]
     check_outputs([("--output", output), ("--save-latencies", save_latencies)], inputs, overwrite=overwrite or goes_on)
+    for path in (output, state, picture, *([save_latencies] if save_latencies else [])):
+        check_writable(path)
     budget = _budget(options)
     words = {name: options.pop(name) for name in ("smaller", "finer")}
     source = lower(chosen_graph(load_calls(model, shapes, dynamic=False), None))

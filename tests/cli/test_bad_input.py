@@ -138,6 +138,13 @@ def test_results_that_are_no_numbers(run, one_line_error, folder, verb, message)
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.parametrize("option", ["-o", "--state", "--picture", "--save-latencies"])
+def test_what_a_search_writes_at_its_end_is_looked_at_first(run, one_line_error, folder, option):
+    suffix = {"-o": "mgt", "--state": "json", "--picture": "svg", "--save-latencies": "csv"}[option]
+    words = ["search", "nan.onnx", "--data", "good.npy", "-o", "o.mgt", "--max-mb", "1", option, f"none/o.{suffix}"]
+    assert "the folder none does not exist" in one_line_error(run(*words, cwd=folder))
+
+
 @pytest.mark.parametrize(("data", "message"), DATASETS.items(), ids=list(DATASETS))
 def test_data(run, one_line_error, folder, data, message):
     more = ("--preprocess", "unit") if data == "pictures" else ()
