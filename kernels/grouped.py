@@ -1,11 +1,13 @@
 """Own convolutions of groups of few channels.
 
 Over two axes, as those of ResNeXt, vectors hold channels of several groups: float32. Over three axes, each channel by
-itself among them, vectors hold neighbours in rows: float32 and bfloat16, whose sums are float32.
+itself among them, vectors hold neighbours in rows: float32 and bfloat16, whose sums are float32. So they do over two
+axes where values lie in rows, each channel by itself. Transposed, channels by themselves lie side by side in vectors.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from megengine.core.dtype import bfloat16
 from megengine.core.text import counted
 from megengine.kernels import _core
+from megengine.kernels.kernel import StepKernel
 from megengine.kernels.native import long_steps, step_kernel
 from megengine.kernels.problem import Problem, float32_only, no_elements
 from megengine.kernels.products import activation_of
@@ -65,22 +68,66 @@ def _volume_usable(problem: Problem) -> str | None:
     return no_elements(problem) or long_steps(problem)
 
 
+def _plane_usable(problem: Problem) -> str | None:
+    if not _alone(problem) or len(problem.inputs) == 4:
+        return "in rows only each channel by itself, without a residual"
+    return _volume_usable(problem)
+
+
+def _alone(problem: Problem) -> bool:
+    """Each channel by itself."""
+    return problem.inputs[0].shape[1] == problem.outputs[0].shape[1] == problem.attrs.groups
+
+
+def _floats(constants: dict[int, np.ndarray], outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and bias in float32."""
+    bias = constants[2] if 2 in constants else np.zeros(outputs)
+    return np.ascontiguousarray(constants[1], np.float32), np.ascontiguousarray(bias, np.float32)
+
+
 def _volume_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    """Over three axes; of two, the first one has the length 1."""
     (n, c, *size), (outputs, *out), a = problem.inputs[0].shape, problem.outputs[0].shape[1:], problem.attrs
     clamp, after = activation_of(problem)
-    weights, bias = (np.ascontiguousarray(constants[i], np.float32) if i in constants else None for i in (1, 2))
+    weights, bias = _floats(constants, outputs)
+    one = (1,) * (3 - len(size))
     return _core.volume_step(
         sizes=(n, c, outputs, a.groups),
+        in_size=(*one, *size),
+        out_size=(*one, *out),
+        stride=(*one, *a.stride),
+        dilation=(*one, *a.dilation),
+        before=[start for start, _ in ((0, 0),) * len(one) + tuple(a.padding)],
+        weights=weights.reshape(*weights.shape[:2], *one, *weights.shape[2:]),
+        bias=bias,
+        clamp=clamp,
+        after=after,
+        half=problem.inputs[0].dtype == bfloat16,
+        threads=threads,
+    )
+
+
+def _transposed_usable(problem: Problem) -> str | None:
+    if not _alone(problem):
+        return "only each channel by itself"
+    dtypes = {s.dtype for s in (*problem.inputs, *problem.outputs)}
+    return (no_elements(problem) if dtypes == {bfloat16} else float32_only(problem)) or long_steps(problem)
+
+
+def _transposed_step(problem: Problem, constants: dict[int, np.ndarray], threads: int, *, in_rows: bool = False) -> Any:
+    (n, c, *size), out, a = problem.inputs[0].shape, problem.outputs[0].shape[2:], problem.attrs
+    weights, bias = _floats(constants, c)
+    return _core.transposed_step(
+        sizes=(n, c),
         in_size=size,
         out_size=out,
         stride=a.stride,
         dilation=a.dilation,
         before=[start for start, _ in a.padding],
         weights=weights,
-        bias=np.zeros(outputs, np.float32) if bias is None else bias,
-        clamp=clamp,
-        after=after,
+        bias=bias,
         half=problem.inputs[0].dtype == bfloat16,
+        in_rows=in_rows,
         threads=threads,
     )
 
@@ -89,3 +136,12 @@ own_grouped_conv2d = step_kernel("own_grouped_conv2d", _step, _usable, packs=(1,
 own_fused_grouped_conv2d = step_kernel("own_fused_grouped_conv2d", _step, _usable, packs=(1, 2), inplace_input=3)
 own_grouped_conv3d = step_kernel("own_grouped_conv3d", _volume_step, _volume_usable, packs=(1, 2))
 own_fused_grouped_conv3d = step_kernel("own_fused_grouped_conv3d", _volume_step, _volume_usable, packs=(1, 2))
+own_planes_conv2d = StepKernel("own_planes_conv2d", _volume_step, _plane_usable, packs=(1, 2), in_rows=True)
+own_transposed_channels = step_kernel("own_transposed_channels", _transposed_step, _transposed_usable, packs=(1, 2))
+own_transposed_planes = StepKernel(
+    "own_transposed_planes",
+    functools.partial(_transposed_step, in_rows=True),
+    _transposed_usable,
+    packs=(1, 2),
+    in_rows=True,
+)

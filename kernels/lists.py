@@ -68,15 +68,29 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "softmax": (along.own_softmax, along.own_flat_softmax),
     "log_softmax": (along.own_softmax, along.own_flat_softmax),
     # ---------------------------------------------------------------- convolution, pooling, normalisation
-    "conv2d": (small.own_small_conv2d, grouped.own_grouped_conv2d, onednn.onednn_conv2d),
+    "conv2d": (
+        small.own_small_conv2d,
+        grouped.own_grouped_conv2d,
+        onednn.onednn_conv2d,
+        grouped.own_planes_conv2d,  # of values in rows
+    ),
     "conv2d_backward_weight": (onednn.onednn_backward_weight,),
     "conv2d_backward_data": (onednn.onednn_backward_data,),
-    "conv_transpose2d": (onednn.onednn_windows,),
+    "conv_transpose2d": (
+        grouped.own_transposed_channels,
+        onednn.onednn_windows,
+        grouped.own_transposed_planes,  # of values in rows
+    ),
     "conv3d": (grouped.own_grouped_conv3d, onednn.onednn_windows),
     "conv3d_backward_weight": (onednn.onednn_backward_weight,),
     "conv3d_backward_data": (onednn.onednn_backward_data,),
     "conv_transpose3d": (onednn.onednn_windows,),
-    "fused_conv2d": (grouped.own_fused_grouped_conv2d, products.own_fused_pointwise, onednn.onednn_fused_conv2d),
+    "fused_conv2d": (
+        grouped.own_fused_grouped_conv2d,
+        products.own_fused_pointwise,
+        onednn.onednn_fused_conv2d,
+        grouped.own_planes_conv2d,
+    ),
     "fused_conv3d": (grouped.own_fused_grouped_conv3d, onednn.onednn_fused_windows),
     "fused_norm": (along.own_norm,),
     "fused_matmul": (onednn.onednn_viewed_matmul,),

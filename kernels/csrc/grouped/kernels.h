@@ -1,6 +1,7 @@
 // Convolutions whose groups have few channels; one table per instruction set. A vector holds neighbouring
 // channels of the result, of several groups, and meets one input channel of each group at a time. Every sum
-// takes its products one after the other, so its bits do not depend on how the result is divided.
+// takes its products one after the other, so its bits do not depend on how the result is divided. Bits of
+// halves are those of bfloat16.
 #pragma once
 #include <cstdint>
 
@@ -47,6 +48,26 @@ struct TappedRun {
 
 inline constexpr std::int64_t kTapsTail = 16;
 
+// What a pixel of a transposed convolution takes from a row: a pixel of it, and a column of the kernel; both
+// as the place of their first channel.
+struct TransposedTap {
+    std::int64_t from, weight;
+};
+
+// A line of a transposed convolution of channels by themselves. Weights and bias have room behind the last
+// channel for a vector.
+template <class T>
+struct TransposedLine {
+    const T* const* rows;         // those of the input that reach the line
+    const float* const* weights;  // of the row of the kernel that each of them meets: [column][channel]
+    std::int64_t high;
+    const std::int64_t* starts;  // the first tap of each pixel, and the end
+    const TransposedTap* taps;
+    const float* bias;
+    T* dst;
+    std::int64_t width, channels;
+};
+
 struct GroupedKernels {
     std::int64_t lanes;
     // dst[p * plane_step + i * lanes + l] = the number of pixel i, which begins at src + i * channels, that
@@ -56,6 +77,8 @@ struct GroupedKernels {
     void (*sum)(const GroupedLine& line);
     void (*store)(const StoredLine& line);
     void (*sum_taps)(const TappedRun& run);
+    void (*transposed)(const TransposedLine<float>& line);
+    void (*transposed_halves)(const TransposedLine<std::uint16_t>& line);
 };
 
 const GroupedKernels& grouped_kernels_base();

@@ -28,6 +28,7 @@ void bind_resize(nanobind::module_& m);
 void bind_strided(nanobind::module_& m);
 void bind_taken_windows(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
+void bind_transposed(nanobind::module_& m);
 void bind_update(nanobind::module_& m);
 
 inline void bind_all(nanobind::module_& m) {
@@ -55,6 +56,7 @@ inline void bind_all(nanobind::module_& m) {
     bind_strided(m);
     bind_taken_windows(m);
     bind_training(m);
+    bind_transposed(m);
     bind_update(m);
 }
 
