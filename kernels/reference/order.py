@@ -35,6 +35,23 @@ def add_in_turn(sums: np.ndarray, factors: Iterable[tuple[np.ndarray, np.ndarray
         sums += np.multiply(a, b, out=now)
 
 
+def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Sums a * b + c of float32 arrays, rounded once.
+
+    The product is exact in float64. A sum there that is not exact gets an odd last bit, so that rounding it to float32
+    rounds the exact one (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        product, c = np.multiply(a, b, dtype=np.float64), c.astype(np.float64)
+        y = np.asarray(product + c)
+        part = y - product
+        error = (product - (y - part)) + (c - part)  # not a number beside infinity
+        bits = y.view(np.int64)
+        even = ((error > 0) | (error < 0)) & (bits & 1 == 0)
+        bits += np.where(even, np.where((error > 0) == (y > 0), 1, -1), 0)
+        return y.astype(np.float32)
+
+
 def in_turn(a: np.ndarray, b: np.ndarray, most: int | None = None) -> np.ndarray:
     """A matrix product [..., M, K] x [..., K, N] in the order of K, of about `most` results at once if stated."""
     leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])

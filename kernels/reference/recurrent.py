@@ -13,7 +13,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.kernels.reference import functions as of_arrays
 from megengine.kernels.reference import integer
-from megengine.kernels.reference.order import in_order
+from megengine.kernels.reference.order import fused, in_order
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 FUNCTIONS_OF = {"rnn": ("Tanh",), "gru": ("Sigmoid", "Tanh"), "lstm": ("Sigmoid", "Tanh", "Tanh")}
@@ -47,12 +47,12 @@ class Maths:
 
 
 def _add_product(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Of float32 one product after the other, as the kernel adds them."""
+    """Of float32 one product after the other, each rounded once with its sum, as the kernel adds them."""
     if x.dtype != np.float32:
         return sums + in_order(x) @ in_order(w).T
-    out = np.broadcast_to(sums, (*x.shape[:-1], len(w))).copy()
+    out = np.broadcast_to(sums, (*x.shape[:-1], len(w)))
     for k in range(x.shape[-1]):
-        out += x[..., k, None] * w[:, k]
+        out = fused(x[..., k, None], w[:, k], out)
     return out
 
 

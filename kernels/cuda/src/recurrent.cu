@@ -1,5 +1,5 @@
-// Recurrent layers of floats. TYPE: float or double. Every sum is made in the order of its elements, products and sums
-// apart, as the reference makes it. h and c [directions, n, hidden] are the states; `seen` is what the products of the
+// Recurrent layers of floats. TYPE: float or double. Every sum is made in the order of its elements, each product
+// rounded once with its sum, as the reference makes it. h and c [directions, n, hidden] are the states; `seen` is what the products of the
 // next step take: h, or h rounded to a quantized dtype. Rows of weights: those of a direction, gate after gate.
 #include "integer.cuh"
 #include "recurrent.cuh"
@@ -63,7 +63,7 @@ KERNEL_BOUNDS(cuda_recurrent_sums, 256, const TYPE* x, const TYPE* w, const TYPE
 #pragma unroll
             for (int i = 0; i < 4; ++i)
 #pragma unroll
-                for (int j = 0; j < 4; ++j) acc[i][j] = acc[i][j] + a[i] * b[j];
+                for (int j = 0; j < 4; ++j) acc[i][j] = fused(a[i], b[j], acc[i][j]);
         }
         __syncthreads();
     }
@@ -133,7 +133,7 @@ COC_FN void add_products(const Layer& l, const Unit& u, const TYPE* states, int 
             const TYPE h = state[threadIdx.x / kUnits * kDepth + k];
 #pragma unroll
             for (int g = 0; g < 4; ++g)
-                if (g < count) acc[g] = acc[g] + h * rows[(g * kDepth + k) * (kUnits + 1) + threadIdx.x % kUnits];
+                if (g < count) acc[g] = fused(h, rows[(g * kDepth + k) * (kUnits + 1) + threadIdx.x % kUnits], acc[g]);
         }
         __syncthreads();
     }

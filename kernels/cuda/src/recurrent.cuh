@@ -5,6 +5,9 @@
 enum Cell { RNN, GRU, LSTM };
 enum Activation { RELU, TANH, SIGMOID, AFFINE, LEAKY_RELU, THRESHOLDED_RELU, SCALED_TANH, HARD_SIGMOID, ELU, SOFTSIGN, SOFTPLUS };
 
+COC_FN float fused(float a, float b, float c) { return fmaf(a, b, c); }  // a * b + c, rounded once
+COC_FN double fused(double a, double b, double c) { return fma(a, b, c); }
+
 template <class T>
 COC_FN T at_least(T x, T end) {  // NaN stays
     return x < end ? end : x;
