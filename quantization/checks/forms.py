@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import QuantizationError, listed
+from megengine.ops.ordered import ORDERED
 from megengine.quantization.modules import _FakeQuantize
 from megengine.traced_module import TracedModule
 from megengine.traced_module.ir.expr import Apply
@@ -14,7 +15,7 @@ def integer_form(graph: InternalGraph) -> str:
     """What an op-level graph is.
 
     "float", "integer", "qdq" (pairs around float layers), "weights" (integers in constants alone) or "qat" (fake
-    quantization).
+    quantization). Layers between pairs whose sums have one order are those of an integer network.
     """
     exprs = [expr for expr in graph.exprs() if isinstance(expr, Apply)]
     if any(map(_fake_quantizes, exprs)):
@@ -27,7 +28,9 @@ def integer_form(graph: InternalGraph) -> str:
     pairs = {op for op in stored if op.quantizes or op.dequantizes}
     if not all(op.rule.moves or op.rule.joins for op in stored - pairs):  # files move integers between the pairs
         return "integer"
-    return "float" if not stored else "qdq" if any(op.quantizes for op in pairs) else "weights"
+    if any(op.quantizes for op in pairs):
+        return "integer" if any(expr.op in ORDERED.values() for expr in exprs) else "qdq"
+    return "weights" if stored else "float"
 
 
 def _fake_quantizes(expr: object) -> bool:

@@ -6,6 +6,7 @@ from megengine.quantization.checks import integer_form
 from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.order import put_in_order
+from megengine.quantization.pipeline.settle import settle
 from megengine.traced_module import InternalGraph, TracedModule
 from megengine.traced_module.tracing.entry import on_processor
 
@@ -36,4 +37,4 @@ def integer_network(model: TracedModule | InternalGraph) -> TracedModule:
             f"integer_network: network {graph.name!r} has no quantize / dequantize pairs around its layers; "
             "quantize it with quantize_model"
         )
-    return TracedModule.from_graph(integerize(fold(graph)))
+    return TracedModule.from_graph(integerize(fold(settle(graph))))

@@ -29,7 +29,7 @@ def put_in_order(graph: InternalGraph) -> None:
     Kernels of float networks choose their order, and the last bit of a sum may round to another integer behind it.
     Where weights alone are integers nothing is rounded behind a sum, and the layers stay as they are.
     """
-    if integer_form(graph) == "integer":
+    if integer_form(graph) in ("integer", "qdq"):
         _put_in_order(graph)
 
 

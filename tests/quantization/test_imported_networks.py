@@ -209,6 +209,79 @@ def test_constants_with_a_scale_for_each_channel_that_are_no_weights(body):
         np.testing.assert_allclose(got, want, atol=0.051)
 
 
+PAIR = "q_{0} = QuantizeLinear ({0}, s, z) {0}_r = DequantizeLinear (q_{0}, s, z) "
+APART = {
+    "one axis": "t = Unsqueeze (w_r, last) y = Conv (x_r, t)",
+    "turned weight": "t = Transpose <perm = [1, 0]> (w_r) y = MatMul (x_r, t)",
+    "turned back": "t = Transpose <perm = [1, 0]> (w_r) a = MatMul (x_r, t) b = Add (a, c) "
+    "d = Reshape (b, heads) y = Transpose <perm = [0, 2, 1, 3]> (d)",
+    "split and joined": "t = Transpose <perm = [1, 0]> (w_r) a, b = Split <axis = 1> (x_r) "
+    "d = Concat <axis = 1> (b, a) y = MatMul (d, t)",
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_moves_between_a_layer_and_its_pairs(name):
+    """A file may have them on either side of a layer, and between a weight and its scales."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> net (float[1,4,4] x) => (float[k,l,m,n] y_r)'
+        "<float s = {0.03}, uint8 z = {120}, float[6] t_w = {0.01, 0.02, 0.03, 0.015, 0.01, 0.02}, "
+        "int8[6] n = {0, 0, 0, 0, 0, 0}, float[6] c = {1, 0, -1, 0.5, 0, 0.2}, "
+        "int64[1] last = {2}, int64[4] heads = {0, 0, 2, 3}, int8[6,4] w = {5, -7, 99, 3, 12, 88, -120, 4, 5, 6, 7, 8, "
+        "-9, 10, 11, 90, 1, 2, 3, 4, 50, -60, 70, -80}> "
+        f"{{ w_r = DequantizeLinear <axis = 0> (w, t_w, n) {PAIR.format('x')} {APART[name]} {PAIR.format('y')} }}"
+    )
+    net = integer_network(load(model))
+    assert [e.op for e in ops_of(net) if e.op.startswith("ordered")] == []
+    assert sum(e.op in ("qlinear", "qconv2d") for e in ops_of(net)) == 1
+    x = np.random.default_rng(0).normal(0, 1, (1, 4, 4)).astype(np.float32)
+    (want,) = answers_of(model, x)
+    for got in (net(x).numpy(), plan.compile(net)(x)[0]):
+        np.testing.assert_allclose(got, want, atol=0.031)
+    assert verify(net, [x], threads=(1,)).exact
+
+
+def answers_of(model, x):
+    return session_of(model, graph_optimization_level=runtime.GraphOptimizationLevel.ORT_DISABLE_ALL).run(
+        None, {"x": x}
+    )
+
+
+def test_a_network_whose_layers_all_stay_in_float_is_verified(source, tmp_path):
+    """Sums of float layers between pairs have one order, where no layer is one of integers, too."""
+    path = quantized(source, tmp_path, "QDQ", UINT8, UINT8, per_channel=False)
+    model = onnx.load(path)
+    del model.graph.output[:]
+    made = next(n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0].startswith("r1"))
+    model.graph.output.append(helper.make_tensor_value_info(made.output[0], 1, None))
+    net = integer_network(load(model))
+    assert [e.op for e in ops_of(net) if e.op.endswith("conv2d")] == ["ordered_conv2d"]
+    assert verify(net, data(1), threads=(1,)).exact
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = com.microsoft.QLinearWhere (mask, q, s, z, p, t, n, v, u)",
+        "y = Resize <mode = 'linear'> (q, , scales)",
+    ],
+    ids=["where", "linear"],
+)
+def test_operators_of_stored_integers(body):
+    """The runtime cuts the fraction off where it resizes integers."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> net (float[1,1,4,5] x) => (uint8[k,l,m,n] y)'
+        "<float s = {0.03}, uint8 z = {120}, float t = {0.05}, uint8 n = {3}, float v = {0.04}, uint8 u = {90}, "
+        "float[4] scales = {1, 1, 2, 1}, bool[5] mask = {1, 0, 0, 1, 0}> "
+        "{ q = QuantizeLinear (x, s, z) p = QuantizeLinear (x, t, n) " + body.replace("'", '"') + " }"
+    )
+    x = np.random.default_rng(0).normal(0, 1, (1, 1, 4, 5)).astype(np.float32)
+    (want,) = answers_of(model, x)
+    got = load(model)(x).numpy()
+    assert got.shape == want.shape
+    assert np.abs(got.astype(int) - want).max() <= 1
+
+
 def test_a_float_network_is_refused(source):
     with pytest.raises(QuantizationError, match="has no quantize / dequantize pairs around its layers"):
         integer_network(load(source))

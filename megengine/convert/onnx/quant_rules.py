@@ -154,6 +154,12 @@ def qlinear_concat(node: OnnxNode, first: Value, *inputs: Value | None) -> Value
     return _result(node, like(node, "Concat", *(_operand(node, k, None) for k in range(2, len(node.inputs), 3))), 0)
 
 
+@rule("com.microsoft::QLinearWhere", quantized=True)
+def qlinear_where(node: OnnxNode, condition: Value, first: Value, *inputs: Value | None) -> Value:
+    """A choice between two quantized tensors."""
+    return _result(node, like(node, "Where", condition, _operand(node, 1, None), _operand(node, 4, None)), 7)
+
+
 @rule("QLinearConv", quantized=True)
 def qlinear_conv(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     """A convolution of quantized tensors; the bias counts in units of both scales."""

@@ -10,10 +10,11 @@ from megengine.convert.onnx.open_folding import rounded, scaled
 from megengine.convert.onnx.open_resize import resized_at_run_time
 from megengine.convert.onnx.resizing import CUBIC, NEAREST, NEAREST_PLACES, PLACES, Axis, cubic_far, cubic_near
 from megengine.convert.onnx.shape_rules import chosen
-from megengine.core.dtype import is_float, storage_of
+from megengine.core.dtype import QuantizedDType, is_float, storage_of
 from megengine.core.sizes import is_open, names_of, whole
 from megengine.core.text import counted
 from megengine.ops.resize import taps
+from megengine.traced_module.ir.node import TensorNode
 
 MAX_WEIGHTS = 1 << 26  # of the matrix that resizes an axis
 LONGEST = 500  # of the lengths at which open axes are tried
@@ -30,6 +31,11 @@ def resize(node: OnnxNode, x: Value) -> Value:
     if mode not in MODES or where not in PLACES or rounding not in NEAREST:
         expected = f"expected one of {list(MODES)}, {list(PLACES)}, {list(NEAREST)}"
         raise node.fail(f"mode {mode!r}, coordinates {where!r} or rounding {rounding!r} is unknown; {expected}")
+    if isinstance(x, TensorNode) and isinstance(own := x.dtype, QuantizedDType) and mode != "nearest":
+        if where == "tf_crop_and_resize":  # what lies outside is an integer
+            x = node.stored(x)
+        else:
+            return node.apply("quantize", resize(node, node.apply("dequantize", x)), dtype=own)
     axes = _axes(node, x.shape, where)
     if where != "tf_crop_and_resize" and all(a.old in (1, a.new) for a in axes):  # one element is every element
         shape = tuple(a.new for a in axes)
