@@ -131,6 +131,49 @@ def test_huge_declared_tensor_is_refused_without_taking_memory():
         load(model([helper.make_node("Conv", ["x", "w"], ["y"], "conv")], initializers=[bomb]))
 
 
+ROWS = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])]
+
+
+def sparse_tensor(values, indices, dims):
+    parts = (np.asarray(values, np.float32), np.asarray(indices, np.int64))
+    stored = (numpy_helper.from_array(part, name) for part, name in zip(parts, ("w", "places"), strict=True))
+    return helper.make_sparse_tensor(*stored, dims)
+
+
+@pytest.mark.parametrize("indices", [[0, 7, 11], [[0, 0], [1, 3], [2, 3]], []])
+def test_sparse_tensors_are_read_with_their_zeros(indices):
+    stored = sparse_tensor([1.5, -2, 3][: len(indices)], indices, (3, 4))
+    x = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    constant = model([helper.make_node("Constant", [], ["w"], sparse_value=stored), *nodes], ROWS, ())
+    made = model(nodes, ROWS, ())
+    made.graph.sparse_initializer.append(stored)
+    w = np.zeros((3, 4), np.float32)
+    for index, value in zip(indices, (1.5, -2, 3), strict=False):
+        w[np.unravel_index(index, w.shape) if isinstance(index, int) else tuple(index)] = value
+    for one in (made, constant):
+        np.testing.assert_allclose(interpret(load(one), [Tensor(x)])[0].numpy(), x @ w, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "indices", "dims", "reason"),
+    [
+        ([1], [12], (3, 4), r"'w': an index lies outside shape \(3, 4\)"),
+        ([1], [[0, 4]], (3, 4), "an index lies outside"),
+        ([1], [[0, -1]], (3, 4), "an index lies outside"),
+        ([1, 2], [0], (3, 4), r"values \(2,\) with int64 indices \(1,\); expected"),
+        ([1], [[0]], (3, 4), r"expected \[count\] values and int64 indices \[count\] or \[count, 2\]"),
+        ([1], [0], (3, -4), "has a negative size"),
+        ([1], [0], (1 << 20, 1 << 12), "needs 17179869184 bytes; the sparse tensors of a graph may have 1073741824"),
+    ],
+)
+def test_damaged_sparse_tensors_are_refused(values, indices, dims, reason):
+    made = model([helper.make_node("MatMul", ["x", "w"], ["y"])], ROWS, ())
+    made.graph.sparse_initializer.append(sparse_tensor(values, indices, dims))
+    with pytest.raises(FileFormatError, match=reason):
+        load(made)
+
+
 @pytest.mark.parametrize(
     ("node", "values"),
     [

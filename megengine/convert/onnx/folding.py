@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine.convert.onnx.reading import array_of
+from megengine.convert.onnx.reading import array_of, dense
 from megengine.core.errors import FileFormatError
 from megengine.core.text import counted
 
@@ -18,8 +18,10 @@ MAX_VALUES = 1 << 28  # most values of a folded constant: a few bytes of a file 
 
 
 def constant_of(node: "onnx.NodeProto") -> np.ndarray:
-    """The value of a Constant node. Raises FileFormatError if it is sparse or text."""
+    """The value of a Constant node. Raises FileFormatError if it is text."""
     for attribute in node.attribute:
+        if attribute.name == "sparse_value":
+            return dense(attribute.sparse_tensor)
         if attribute.name == "value":
             return array_of(attribute.t)
         if attribute.name in ("value_float", "value_floats"):
@@ -28,7 +30,7 @@ def constant_of(node: "onnx.NodeProto") -> np.ndarray:
         if attribute.name in ("value_int", "value_ints"):
             value = attribute.i if attribute.name == "value_int" else list(attribute.ints)
             return np.asarray(value, np.int64)
-    raise FileFormatError(f"Constant node {node.name!r}: expected a dense number value")
+    raise FileFormatError(f"Constant node {node.name!r}: expected a number value")
 
 
 def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) -> list[np.ndarray] | None:

@@ -42,7 +42,6 @@ from megengine.convert.onnx.open_folding import fold_open
 from megengine.convert.onnx.open_values import is_open_array
 from megengine.convert.onnx.operators import is_computed, made_of, unknown_operators
 from megengine.convert.onnx.reading import (
-    array_of,
     initializers,
     names_read,
     operator_name,
@@ -129,7 +128,7 @@ def load_graph(
     model, folder = read_model(source)
     name = model.graph.name or "onnx"
     try:
-        stored = list(initializers(model, folder))
+        stored = list(initializers(model.graph, folder))
 
         def read(examples: Examples) -> InternalGraph:
             return _Importer(model, folder, stored, input_shapes, input_values or {}, examples, dynamic).run()
@@ -289,8 +288,8 @@ class _Importer:
                 raise error
             for item, value in zip(inputs_of(graph, len(inputs)), inputs, strict=True):
                 self._define(item.name, value)
-            for tensor in graph.initializer:
-                self._define(tensor.name, array_of(tensor, self.folder))
+            for name, array in initializers(graph, self.folder):
+                self._define(name, array)
             for index, node in enumerate(graph.node):
                 self._node(node, index, opset)
             return [self._made_value(item.name) for item in graph.output]

@@ -9,7 +9,7 @@ import numpy as np
 from megengine.convert.onnx.bodies import FOLDED_ONLY, has_body
 from megengine.convert.onnx.context import QUANTIZED, RULES, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL
-from megengine.convert.onnx.reading import operator_name
+from megengine.convert.onnx.reading import operator_name, stored_names
 from megengine.core.errors import FileFormatError, nearest
 from megengine.core.text import counted
 from megengine.dispatch import OnnxRule, Op, registry
@@ -84,7 +84,7 @@ def unknown_operators(
     """
     refused: dict[str, list[onnx.NodeProto]] = {}
     places: set[int] = set()
-    stored = {*known, *(item.name for item in graph.initializer)}
+    stored = {*known, *stored_names(graph)}
     for place, node in enumerate(graph.node):
         full = operator_name(node)
         if full in CONTROL:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_FILE = 2 << 30  # the limit of the container format itself
+MAX_DENSE = 1 << 30  # bytes of the sparse tensors of a graph, with their zeros
 MAX_NAMES = 10_000  # that are looked at beside a file with hard links
 MIN_OPSET = 1
 
@@ -48,7 +49,7 @@ def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.Mo
     if not model.graph.node or not model.graph.output:
         raise FileFormatError(f"{name}: not an ONNX model; expected a graph with at least one node and one output")
     graph = model.graph  # the parser gives damaged text as bytes
-    values = [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
+    values = [*(item.name for item in (*graph.input, *graph.output)), *stored_names(graph)]
     parts = [text for node in graph.node for text in (node.name, node.op_type, node.domain, *node.input, *node.output)]
     if not all(isinstance(text, str) for text in (graph.name, *values, *parts)):
         raise FileFormatError(f"{name}: a name in it is not valid text; the file is damaged")
@@ -123,7 +124,9 @@ def external_files(path: Path) -> set[str]:
         model.ParseFromString(_content(path))
     except Exception:  # what is wrong is said when the model is read
         return set()
-    return {item.value for t in model.graph.initializer for item in t.external_data if item.key == "location"}
+    sparse = [tensor for one in model.graph.sparse_initializer for tensor in (one.values, one.indices)]
+    stored = (*model.graph.initializer, *sparse)
+    return {item.value for t in stored for item in t.external_data if item.key == "location"}
 
 
 def _content(path: Path) -> bytes:
@@ -176,12 +179,49 @@ def _inlined(model: "onnx.ModelProto", name: str) -> "onnx.ModelProto":
         raise FileFormatError(f"{name}: its local functions cannot be inlined ({error})") from None
 
 
-def initializers(model: "onnx.ModelProto", folder: Path | None) -> Iterator[tuple[str, np.ndarray]]:
+def stored_names(graph: "onnx.GraphProto") -> Iterator[str]:
+    """Names of the tensors that a graph stores; a sparse one has that of its values."""
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (sparse.values.name for sparse in graph.sparse_initializer)
+
+
+def initializers(graph: "onnx.GraphProto", folder: Path | None) -> Iterator[tuple[str, np.ndarray]]:
     """Name and read-only value of every stored tensor. Raises FileFormatError for damaged or foreign data."""
-    for tensor in model.graph.initializer:
+    for tensor in graph.initializer:
         yield tensor.name, array_of(tensor, folder)
-    if model.graph.sparse_initializer:
-        raise FileFormatError("sparse initializers are not supported; store the weights dense")
+    left = MAX_DENSE
+    for sparse in graph.sparse_initializer:
+        made = dense(sparse, folder, most=left)
+        left -= made.nbytes
+        yield sparse.values.name, made
+
+
+def dense(sparse: "onnx.SparseTensorProto", folder: Path | None = None, *, most: int = MAX_DENSE) -> np.ndarray:
+    """The value of a sparse tensor: zeros, but for the values [count] at their indices [count] or [count, axes].
+
+    Raises FileFormatError for damaged data, and for a value of more than `most` bytes.
+    """
+    values, indices = array_of(sparse.values, folder), array_of(sparse.indices, folder)
+    where, shape = f"sparse tensor {sparse.values.name!r}", tuple(sparse.dims)
+    if any(size < 0 for size in shape):
+        raise FileFormatError(f"{where}: shape {shape} has a negative size")
+    if (size := math.prod(shape) * values.itemsize) > most:
+        raise FileFormatError(
+            f"{where}: shape {shape} needs {counted(size, 'byte')}; "
+            f"the sparse tensors of a graph may have {MAX_DENSE} together"
+        )
+    fits = indices.dtype == np.int64 and values.ndim == 1 and indices.shape[:1] == values.shape
+    if not fits or (indices.ndim != 1 and indices.shape[1:] != (len(shape),)):
+        raise FileFormatError(
+            f"{where}: values {values.shape} with {indices.dtype} indices {indices.shape}; expected [count] values and "
+            f"int64 indices [count] or [count, {len(shape)}]"
+        )
+    limits = math.prod(shape) if indices.ndim == 1 else shape
+    if ((indices < 0) | (indices >= limits)).any():
+        raise FileFormatError(f"{where}: an index lies outside shape {shape}")
+    made = np.zeros(shape, values.dtype)
+    made.reshape(-1)[indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)] = values
+    return made
 
 
 def array_of(tensor: "onnx.TensorProto", folder: Path | None = None) -> np.ndarray:
