@@ -21,8 +21,8 @@ def integer_network(model: TracedModule | InternalGraph) -> TracedModule:
     (docs/integer-arithmetic.md); of a network of integer ops, nothing else is changed.
 
     Raises:
-        QuantizationError: it holds no quantized value that is computed, or a multiplier, bias or accumulator is out of
-            range; the node is named.
+        QuantizationError: it holds no quantized value that is computed (of 8 bits, or int16, with one scale), or a
+            multiplier, bias or accumulator is out of range; the node is named.
 
     Example:
         >>> fast = plan.compile(integer_network(onnx.load("quantized.onnx")))  # doctest: +SKIP
@@ -32,6 +32,12 @@ def integer_network(model: TracedModule | InternalGraph) -> TracedModule:
     if form == "integer":
         put_in_order(graph)
         return TracedModule.from_graph(graph)
+    if form == "weights":
+        raise QuantizationError(
+            f"integer_network: network {graph.name!r} has integers in its weights alone: values between its layers are "
+            "real, or rounded to what integer ops do not take (uint16, several scales, a range of the values at hand). "
+            "It runs as it is; for integers, quantize the float network that it was made from with quantize_model"
+        )
     if form != "qdq":
         raise QuantizationError(
             f"integer_network: network {graph.name!r} has no quantize / dequantize pairs around its layers; "

@@ -41,9 +41,9 @@ def centred(weight: Stored) -> tuple[np.ndarray, QuantizedDType] | None:
     """The constant integers of a weight without their zero point; None where these do not fit into 8 signed bits."""
     assert isinstance(weight.node.expr, Constant), weight
     value, dtype = weight.node.expr.value.numpy(), weight.dtype
-    if not dtype.zero_point and dtype.storage != np.uint8:
+    if not dtype.zero_point and dtype.storage == np.int8:
         return value, dtype
-    wide = value.astype(np.int16) - dtype.zero_point
+    wide = value.astype(np.int32) - dtype.zero_point
     if wide.size and (wide.min() < -128 or wide.max() > 127):
         return None
     return wide.astype(np.int8), quantized("qint8", dtype.scale, 0, dtype.axis)

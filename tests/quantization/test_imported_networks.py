@@ -282,6 +282,31 @@ def test_operators_of_stored_integers(body):
     assert np.abs(got.astype(int) - want).max() <= 1
 
 
+INT16, UINT16 = tools.QuantType.QInt16, tools.QuantType.QUInt16
+
+
+@pytest.mark.parametrize("weight", [INT8, INT16])
+def test_files_with_values_of_16_bits(source, tmp_path, weight):
+    path = quantized(source, tmp_path, "QDQ", INT16, weight, per_channel=False)
+    xs = data(2, first=60)
+    wanted = answers(path, xs, optimized=False)
+    for model in (load(path), integer_network(load(path))):
+        np.testing.assert_allclose(np.stack([model(x).numpy() for x in xs]), wanted, atol=1e-3 * np.abs(wanted).max())
+    layers = sum(e.op in ("qconv2d", "qlinear") for e in ops_of(model))
+    assert layers == (4 if weight == INT8 else 0)
+    assert verify(model, xs[:1], threads=(1,)).exact
+
+
+def test_values_of_uint16_are_refused_in_agreement(source, tmp_path):
+    """Both ways to integers name the same way out, and the network runs as it is."""
+    net, xs = load(quantized(source, tmp_path, "QDQ", UINT16, INT8, per_channel=False)), data(1)
+    with pytest.raises(QuantizationError, match=r"uint16.*It runs as it is; .*the float network that it was made from"):
+        integer_network(net)
+    with pytest.raises(QuantizationError, match="quantized already.*take the float network that it was made from"):
+        quantize_model(net, xs)
+    assert net(xs[0]).shape == (1, 5)
+
+
 def test_a_float_network_is_refused(source):
     with pytest.raises(QuantizationError, match="has no quantize / dequantize pairs around its layers"):
         integer_network(load(source))
