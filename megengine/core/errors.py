@@ -151,6 +151,13 @@ class QuantizationError(RefusedError, ValueError):
     """A network cannot be quantized as asked."""
 
 
+class UnmappedLayerError(QuantizationError, KeyError):
+    """A layer computes otherwise than the one it derives from, and its own quantized form is not known."""
+
+    def __str__(self) -> str:
+        return printable(Exception.__str__(self))  # KeyError would quote the message
+
+
 class CalibrationError(QuantizationError):
     """Calibration data is missing or unusable."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -111,6 +111,8 @@ class Module(_Reads):
     """
 
     __slots__ = ("__dict__", "__weakref__", "_place")  # `paths.keep_in` takes the last name away: users may have it
+
+    _not_in_megengine: ClassVar[tuple[str, ...]] = ()  # children that its state dicts may lack
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -381,7 +383,7 @@ class Module(_Reads):
             tensors[name]._reset(value)
 
     def _compare_keys(self, ours: Iterable[str], theirs: Iterable[str], strict: bool) -> None:
-        missing, unknown = sorted(set(ours) - set(theirs)), sorted(set(theirs) - set(ours))
+        missing, unknown = self._required(set(ours) - set(theirs)), sorted(set(theirs) - set(ours))
         if not missing and not unknown:
             return
         hint = nearest(unknown[0], missing) if unknown else ""
@@ -389,6 +391,15 @@ class Module(_Reads):
         if strict:
             raise StateDictError(f"{text}; pass strict=False to take what fits")
         get_logger(__name__).warning(text)
+
+    def _required(self, missing: set[str]) -> list[str]:
+        """Missing keys that are errors, sorted: all but those of children that MegEngine's modules do not have."""
+        optional = tuple(
+            f"{path}.{child}.".lstrip(".")
+            for path, module in (self.named_modules() if missing else ())
+            for child in module._not_in_megengine
+        )
+        return sorted(key for key in missing if not key.startswith(optional))
 
     @staticmethod
     def _checked(name: str, have: Tensor, new: Any) -> Tensor:

@@ -1,18 +1,18 @@
 """Modules become QAT modules, and those become quantized modules: MegEngine's way, child by child."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import MegEngineError, OptionError, QuantizationError
+from megengine.core.errors import MegEngineError, OptionError, QuantizationError, UnmappedLayerError
 from megengine.dispatch.refusal import kinds_named
 from megengine.functional import concat
 from megengine.module import Module
 from megengine.quantization.modules import int_modules, qat_modules
-from megengine.quantization.modules.layer_rules import LAYER_RULES
+from megengine.quantization.modules.layer_rules import BATCH_NORMS, LAYER_RULES
 from megengine.quantization.modules.qat_modules import QATModule
 from megengine.quantization.modules.qconfigs import QConfig, ema_fakequant_qconfig
 from megengine.quantization.ranges import PassiveObserver
@@ -28,7 +28,8 @@ def quantize_qat(
 ) -> Module:
     """Replace float layers by their QAT forms, at any depth; a module used twice stays one module.
 
-    Modules with `quantize_disabled` stay as they are, with all below them.
+    Modules with `quantize_disabled` stay as they are, with all below them. A subclass of such a layer that computes as
+    the layer does (it may have its own `__init__` and further methods) becomes the layer's QAT form.
 
     Args:
         module: float module; a single layer gives its QAT form.
@@ -38,6 +39,7 @@ def quantize_qat(
 
     Raises:
         OptionError: module or qconfig are of the wrong type.
+        UnmappedLayerError: a subclass of a layer has its own `forward`, or a part of it (a KeyError, as in MegEngine).
 
     Example:
         >>> from megengine.module import Conv2d
@@ -50,16 +52,48 @@ def quantize_qat(
             f"quantize_qat: qconfig is a {type(qconfig).__name__}; expected a QConfig such as ema_fakequant_qconfig"
         )
     table = {rule.float_class: qat_modules.CLASSES[rule.name] for rule in LAYER_RULES} | (mapping or {})
+    made: dict[int, Module] = {}
 
     def convert(child: Module) -> Module | None:
-        if child.quantize_disabled:
-            return child
-        wanted = table.get(type(child))
-        return None if wanted is None else wanted.from_float_module(child)
+        return child if child.quantize_disabled else made.get(id(child))
 
-    module = _replaced("quantize_qat", module if inplace else copy.deepcopy(module), convert)
+    # all are looked up before the first is put in place, so that an error leaves the network as it was
+    module = module if inplace else copy.deepcopy(module)
+    for path, child in _enabled(module, "", set()):
+        if (wanted := _qat_class_of(child, path, table)) is not None:
+            made[id(child)] = wanted.from_float_module(child)
+    module = _replaced("quantize_qat", module, convert)
     propagate_qconfig(module, qconfig)
     return module
+
+
+def _enabled(module: Module, path: str, done: set[int]) -> Iterator[tuple[str, Module]]:
+    """Path and module of what is quantized at or below a module: nothing that is disabled, or below such a one."""
+    if module.quantize_disabled or id(module) in done:
+        return
+    done.add(id(module))
+    yield path, module
+    for name, child in module.named_children():
+        yield from _enabled(child, f"{path}.{name}".lstrip("."), done)
+
+
+def _qat_class_of(child: Module, path: str, table: dict[type, Any]) -> Any:
+    """The QAT class for a module, by its own class or by the layer that it derives from; None if it is no layer."""
+    kind = type(child)
+    if kind in table or isinstance(child, (QATModule, int_modules.QuantizedModule)):
+        return table.get(kind)
+    layers = [c for c in kind.__mro__ if c in table and c.__name__ not in BATCH_NORMS]
+    if not layers:
+        return None
+    own = [name for c in kind.__mro__[: kind.__mro__.index(layers[0])] for name in vars(c)]
+    changed = sorted(name for name in own if name == "__call__" or (name[:2] != "__" and hasattr(layers[0], name)))
+    if not {*changed} - {"_module_info_string"}:
+        return table[layers[0]]
+    base = layers[0].__name__
+    raise UnmappedLayerError(
+        f"quantize_qat: {path or 'the module'} is a {kind.__name__}, a {base} with its own {', '.join(changed)}, "
+        f"and has no QAT form; give one with mapping={{{kind.__name__}: QATClass}}, or call its disable_quantize()"
+    )
 
 
 @kinds_named

@@ -107,13 +107,13 @@ class QATModule(Module):
         """The bias rounded to steps of s_inp * s_w where both are known."""
         return None if target is None else fake_quant_bias(target, inp, w_qat)
 
-    def get_weight_qparams(self) -> QParams:
-        """Scale and zero point of the weight. Raises CalibrationError if none were observed."""
-        return _qparams("weight", self.weight_observer, self.weight_fake_quant)
+    def get_weight_qparams(self) -> QParams | None:
+        """Scale and zero point of the weight; None for layers without one. Raises CalibrationError if unknown."""
+        return _qparams("weight", self.weight_observer, self.weight_fake_quant) if self.with_weight else None
 
-    def get_activation_qparams(self) -> QParams:
-        """Scale and zero point of the result. Raises CalibrationError if none were observed."""
-        return _qparams("activation", self.act_observer, self.act_fake_quant)
+    def get_activation_qparams(self) -> QParams | None:
+        """Scale and zero point of the result; None for layers that do not round it. Raises as for the weight."""
+        return _qparams("activation", self.act_observer, self.act_fake_quant) if self.with_act else None
 
     def known_qparams(self) -> dict[str, QParams]:
         """The qparams of weight and result ("weight", "act") as far as they are known."""
@@ -142,11 +142,13 @@ class QATModule(Module):
 
     def get_weight_dtype(self) -> QuantizedDType | None:
         """Quantized dtype of the weight; None for layers without one."""
-        return self.get_weight_qparams().dtype if self.with_weight else None
+        qparams = self.get_weight_qparams()
+        return None if qparams is None else qparams.dtype
 
     def get_activation_dtype(self) -> QuantizedDType | None:
         """Quantized dtype of the result; None for layers that do not round it."""
-        return self.get_activation_qparams().dtype if self.with_act else None
+        qparams = self.get_activation_qparams()
+        return None if qparams is None else qparams.dtype
 
 
 def _names_of(kind: str) -> tuple[str, str]:
@@ -395,10 +397,17 @@ class BatchNormQAT(QATModule):
     """A batch norm that is part of no layer; its result is rounded where its input is."""
 
     with_weight = False
+    _not_in_megengine = ("act_observer", "act_fake_quant")
 
     def forward(self, inp: Tensor) -> Tensor:
-        """As the float layer; observed always, since a calibration rounds nothing."""
+        """As the float layer; observed always, since a calibration rounds nothing.
+
+        Without a range the result stays real: state dicts of MegEngine, where these layers are float, hold none.
+        """
         y = super().forward(inp)
+        observer = self.act_observer
+        if isinstance(observer, MinMaxObserver) and not observer.enabled and not observer.has_seen:
+            return y
         rounded = self.apply_quant_activation(y)
         return y if grid_of(inp) is None else rounded
 

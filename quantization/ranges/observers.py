@@ -23,8 +23,8 @@ class Observer(Module, QParamsModuleMixin):
     """Base of the observers: returns its input, and observes it while enabled.
 
     `eval()` disables it, so evaluation never changes a scale; `enable()` after that observes in evaluation mode too,
-    which calibrates a network with its batch norms in evaluation mode. `train()` restores the setting before `eval()`.
-    `dtype` is the integer type, by name or as `QuantDtypeMeta`.
+    which calibrates a network with its batch norms in evaluation mode. `train()` enables it, also after `disable()`,
+    as in MegEngine. `dtype` is the integer type, by name or as `QuantDtypeMeta`.
     """
 
     def __init__(self, dtype: str | QuantDtypeMeta, **kwargs: Any) -> None:
@@ -40,20 +40,15 @@ class Observer(Module, QParamsModuleMixin):
 
     @training.setter
     def training(self, mode: bool) -> None:
-        before = self.__dict__.get("training", mode)
-        vars(self)["training"] = mode
-        if before and not mode:
-            self._enabled_in_training, self.enabled = self.enabled, False
-        elif mode and not before:
-            self.enabled = self.__dict__.get("_enabled_in_training", True)
+        vars(self)["training"] = self.enabled = mode
 
     def enable(self) -> None:
         """Observe values from now on."""
         self.enabled = True
 
     def disable(self) -> None:
-        """Keep the parameters as they are, also after `train()`."""
-        self.enabled = self._enabled_in_training = False
+        """Keep the parameters as they are, until `enable()` or `train()`."""
+        self.enabled = False
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:

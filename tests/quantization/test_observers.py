@@ -102,15 +102,17 @@ def test_evaluation_moves_nothing_and_enable_does():
     assert observer.max_val.item() == 100
 
 
-def test_train_restores_what_eval_found():
-    observer = Q.MinMaxObserver()
-    observer.eval().train()
-    assert observer.enabled
-    observer.disable()
-    observer.eval()
-    observer.eval()
-    observer.train()
-    assert not observer.enabled
+@pytest.mark.parametrize("kind", [Q.MinMaxObserver, Q.ExponentialMovingAverageObserver, Q.HistogramObserver])
+def test_train_enables_and_eval_disables(kind):
+    """What MegEngine 1.13's MinMaxObserver has seen and whether it is enabled, call by call."""
+    observer, found = kind(), []
+    steps = ["disable", "train", "eval", "enable", "train", "disable", "eval", "train", "eval", "enable", "eval"]
+    for step in steps:
+        getattr(observer, step)()
+        found.append(observer.enabled)
+    assert found == [False, True, False, True, True, False, False, True, False, True, False]
+    observer.train()(Tensor([3.0]))
+    assert observer.max_val.item() == 3
 
 
 def test_scales_per_channel():
