@@ -31,20 +31,21 @@ def _is_elementwise(expr: Apply) -> bool:
 class _Widening:
     def __init__(self, graph: InternalGraph) -> None:
         self.graph = graph
-        self.kept: dict[int, TensorNode] = {}  # widened values by the value; chains of ops convert their own
+        self.kept: dict[int, TensorNode] = {}  # widened values by the value
 
     def operand(self, node: TensorNode, user: Apply) -> TensorNode:
         if node.dtype not in HALVES:
             return node
+        constant = isinstance(node.expr, Constant)  # chains of ops convert what they read, which is half as much
+        if not constant and _is_elementwise(user):
+            return self.cast(node, _FLOAT32, user)
         if id(node) in self.kept:
             return self.kept[id(node)]
-        if isinstance(node.expr, Constant):
+        if constant:
             value = converted(node.expr.value.numpy(), _FLOAT32)
             made = self.graph.constant(value, node.name, before=user, meta=node.expr.meta)
         else:
             made = self.cast(node, _FLOAT32, user)
-            if _is_elementwise(user):
-                return made
         self.kept[id(node)] = made
         return made
 

@@ -69,6 +69,40 @@ def test_a_chain_is_one_pass_with_the_bits_of_the_ops(dtype, level):
         np.testing.assert_array_equal(made(x, y)[0].view(np.uint16), net(tensor(x), tensor(y)).numpy().view(np.uint16))
 
 
+class Clamps(M.Module):
+    """Of numbers that are rounded already; the bounds of the clip are no numbers of 16 bits."""
+
+    def forward(self, x, y):
+        return F.relu(x + y), F.relu6(F.relu(x * y)), F.clip(x - y, -1.0 - 2.0**-12, 1.0 + 2.0**-12) + x, F.relu(x) * y
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_clamps_of_rounded_numbers_equal_the_ops(dtype, level):
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(0, 2, (3, 41)).astype(dtype) for _ in range(2))
+    x[0, :7], y[0, :4] = [np.nan, np.inf, -np.inf, 0, -0.0, 1e-40, -1e-40], [1, np.nan, -1, -0.0]
+    net = trace_module(Clamps(), tensor(x), tensor(y))
+    with isa.capped(level):
+        got = plan.compile(net)(x, y)
+    for one, want in zip(got, net(tensor(x), tensor(y)), strict=True):
+        np.testing.assert_array_equal(one.astype(np.float32), want.numpy().astype(np.float32))
+
+
+class Gate(M.Module):
+    def forward(self, x):
+        return F.mean(x, (2, 3), True) * x
+
+
+def test_a_chain_reads_what_a_mean_widens_as_it_is():
+    x = np.random.default_rng(0).normal(0, 1, (1, 8, 5, 6)).astype(bfloat16)
+    net = trace_module(Gate(), tensor(x))
+    made = plan.compile(net)
+    chains = [e for e in made.graph.exprs() if getattr(e, "op", "") == "elementwise"]
+    assert [n.dtype for e in chains for n in e.inputs if n.shape == x.shape] == [bfloat16]
+    np.testing.assert_array_equal(made(x)[0].view(np.uint16), net(tensor(x)).numpy().view(np.uint16))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", [name for name in ZOO if name != "autoencoder"])  # takes an argument by name
 def test_every_step_of_the_zoo_is_native(name, dtype):

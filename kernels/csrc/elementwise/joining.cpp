@@ -27,9 +27,13 @@ Chain chain_of(const std::vector<Row>& rows, std::size_t inputs, std::size_t fir
                 type_of(std::get<1>(rows[first])),
                 type_of(std::get<2>(rows[last])),
                 {}};
-    for (std::size_t i = first; i <= last; ++i)
-        if (std::get<0>(rows[i]) != "cast" || std::get<2>(rows[i]) == kHalf)  // the others change no number
-            chain.links.push_back(link_of(rows[i], i == first ? chain.source : inputs + i - 1));
+    bool half = chain.from == Type::kBfloat16;  // whether the number is one that bfloat16 holds
+    for (std::size_t i = first; i <= last; ++i) {
+        const auto& [op, type, to, lo, hi, sources] = rows[i];
+        if (op == "cast" && (half || to == kFloat)) continue;  // it changes no number
+        chain.links.push_back(link_of(rows[i], i == first ? chain.source : inputs + i - 1));
+        half = op == "cast" || (half && (op == "relu" || op == "relu6"));
+    }
     return chain;
 }
 
