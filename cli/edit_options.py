@@ -8,7 +8,7 @@ from typing import Any
 
 from megengine.cli.edit_expressions import node_of
 from megengine.cli.readers import load_function
-from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
+from megengine.core.errors import GraphError, MegEngineError, OptionError, listed, nearest
 from megengine.core.text import counted
 from megengine.traced_module import TracedModule
 from megengine.traced_module.editing.edit_log import EditLog
@@ -31,14 +31,24 @@ class Session:
 
     model: TracedModule
     graph: InternalGraph
+    listing: str = ""  # the line that lists the names of the model
     narrowed: bool = False  # fewer results may need less of the model
+
+    @property
+    def remedy(self) -> str:
+        """How to find the names of nodes."""
+        if self.listing:
+            return f"`{self.listing}` lists them"
+        return (
+            f"it has {listed(node.name for node in self.graph.nodes(recursive=False) if isinstance(node, TensorNode))}"
+        )
 
     def node(self, name: str) -> Any:
         """A node by name, path (`layer1.0.relu_out`) or `qualname`. Raises OptionError if there is none, or several."""
         try:
             return node_named(self.model.graphs, name, self.graph)
         except OptionError as error:
-            remedy = "" if "give one by its path" in str(error) else "; `inspect --find '*'` lists them"
+            remedy = "" if "give one by its path" in str(error) else f"; {self.remedy}"
             raise OptionError(f"{error}{remedy}") from None
 
     def tensor(self, name: str) -> TensorNode:

@@ -1,6 +1,7 @@
 """`mge-quantize edit`: makes edits in the order of the command line and writes the model or its source."""
 
 import functools
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -131,12 +132,17 @@ def edit(
         traced, number = flattened(traced, chosen_graph(traced, number)), None
     graph = chosen_graph(traced, number)
     graph.keep_edits()
-    session = Session(traced, graph)
+    session = Session(traced, graph, "" if flatten else _listing(model, shapes, ops=ops))
     for option, value in steps:
         take(session, option, value)
     if session.narrowed:
         session.graph.compile()  # at the end: a later edit may use a layer that an earlier one left unused
     _finish(model, traced, output, save_log, out)
+
+
+def _listing(model: str, shapes: InputChoices, *, ops: bool) -> str:
+    """The line that lists the names by which nodes of a model are edited."""
+    return shlex.join(["mge-quantize", "inspect", model, *["--calls"] * (not ops), *shapes.words(), "--find", "*"])
 
 
 def _weights_of(output: Path | None) -> Path | None:

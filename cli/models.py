@@ -74,6 +74,14 @@ class InputChoices:
         """The values: None, a number, or an array. Raises OptionError for a text that is none."""
         return dict(map(_known_value, self.values))
 
+    def words(self) -> list[str]:
+        """The options that say the same."""
+        shapes = [f"{name}=" * bool(name) + ",".join(map(str, shape)) for name, shape in self.shapes]
+        options = (("--input-shape", shapes), ("--input-value", self.values))
+        return [word for option, texts in options for text in texts for word in (option, text)] + (
+            ["--open-batch"] * self.any_batch
+        )
+
 
 NO_CHOICES = InputChoices()
 _VALUES = "expected NAME=16000, NAME=1,2.5, NAME=true, NAME=none or NAME=file.npy"

@@ -293,6 +293,8 @@ def load_function(source: str) -> Callable[..., Any]:
     path = Path(file)
     if not path.is_file():
         raise OptionError(f"{source!r}: no such file {file!r}{nearest_file(path)}")
+    if not name:
+        raise OptionError(f"{source!r}: expected the name of a function behind the colon")
     spec = importlib.util.spec_from_file_location(f"mge_user_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise OptionError(f"{path}: not a Python file")

@@ -179,8 +179,10 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 def nearest_file(path: str | os.PathLike[str], suffixes: Collection[str] = ()) -> str:
     """The hint of `nearest` for a path at which nothing is: what lies beside it, with one of these suffixes if given.
 
-    Where a folder of the path is missing, it names that, and a folder beside it.
+    Where a folder of the path is missing, it names that, and a folder beside it. Where a folder is, it says so.
     """
+    if os.path.isdir(path):
+        return "; a folder is there, expected a file"
     wanted, parent = os.fspath(path), os.path.dirname(path)
     while parent and not os.path.exists(parent):
         wanted, parent = parent, os.path.dirname(parent)

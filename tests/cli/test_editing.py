@@ -3,6 +3,8 @@
 import ast
 import importlib.util
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -327,9 +329,12 @@ def test_typing_errors_get_the_nearest_option(call):
         ("net.py", "add the function that gives the model, net.py:FUNCTION"),
         ("net.py:plian", "'net.py:plian': net.py has no function 'plian'; did you mean 'plain'?"),
         ("nowhere/net.mgt", "model 'nowhere/net.mgt': no such file"),
+        ("folder.mgt", "model 'folder.mgt': no such file; a folder is there, expected a file"),
+        ("net.py:", "'net.py:': expected the name of a function behind the colon"),
     ],
 )
 def test_models_that_are_not_there_get_the_nearest(call, model, message):
+    Path("folder.mgt").mkdir()
     for verb in (("inspect",), ("lint",), ("draw", "-o", "p.svg"), ("edit", "-o", "o.mgt")):
         code, _, errors = call(verb[0], model, *verb[1:])
         (line,) = errors.strip().splitlines()
@@ -377,3 +382,28 @@ def test_the_batch_is_opened(call):
     done(call, "--open-batch", source="net.py:build")
     assert run("out.mgt", tensor(np.concatenate([x, x, x]))).shape == (3, 4, 6, 6)
     assert str(files.load("out.mgt").graph.inputs[0].spec) == "float32[batch, 3, 6, 6]"
+
+
+@pytest.mark.parametrize("level", [(), ("--ops",)], ids=["calls", "ops"])
+def test_the_line_that_lists_names_lists_names_that_edit_takes(call, level):
+    code, _, errors = call("edit", "net.mgt", *level, "-o", "o.mgt", "--rename", "zzz=y")
+    (line,) = re.findall(r"`mge-quantize (.*)` lists them", errors)
+    assert code == 1
+    code, listed, errors = call(*shlex.split(line), "--json")
+    names = [row["node"] for row in json.loads(listed)["layers"]]
+    assert code == 0 and names, errors
+    for name in names:
+        code, _, errors = call("edit", "net.mgt", *level, "-o", "o.mgt", "--add-output", name)
+        assert code == 0, (name, errors)
+
+
+def test_a_line_that_lists_names_has_the_options_of_the_model(call):
+    code, _, errors = call("edit", "net.py:plain", "--input-shape", "1,3,6,6", "-o", "o.mgt", "--rename", "zzz=y")
+    assert code == 1 and "`mge-quantize inspect net.py:plain --calls --input-shape 1,3,6,6 --find '*'`" in errors
+
+
+def test_of_a_flattened_model_some_names_are_given(call):
+    code, _, errors = call("edit", "net.mgt", "--flatten", "-o", "o.mgt", "--rename", "zzz=y")
+    named = re.search(r"; it has (\w+), (\w+),", errors)
+    assert code == 1 and named, errors
+    assert call("edit", "net.mgt", "--flatten", "-o", "o.mgt", "--add-output", named[2])[0] == 0

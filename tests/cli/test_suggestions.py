@@ -332,4 +332,5 @@ def test_the_nearest_of_a_path(tmp_path, monkeypatch):
     assert nearest_file("data/nett.onnx") == nearest_file(tmp_path / "data" / "nt.onnx") == "; did you mean 'net.onnx'?"
     assert nearest_file("data/net.onn", (".tm",)) == nearest_file("data/zzz") == nearest_file("") == ""
     assert nearest_file("dta/photos/a.png") == "; there is no folder 'dta'; did you mean 'data'?"
+    assert nearest_file("data") == "; a folder is there, expected a file"
     assert nearest_file("data/net.onnx/x") == "" and nearest_file("data/" + "n" * 300) == ""
