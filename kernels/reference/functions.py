@@ -42,10 +42,10 @@ def _exp(x: np.ndarray) -> np.ndarray:
     v = np.where(v > 89, np.float32(89), v)
     n = (v * np.float32(1.44269504) + np.float32(12582912)) - np.float32(12582912)
     r = (v - n * np.float32(0.693359375)) - n * np.float32(-2.12194440e-4)
-    p = horner([1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1, 1], r)
+    p = horner([0.00138144, 0.0083688, 0.0416684, 0.1666652, 0.49999993, 1, 1], r)
     whole = np.where(np.isnan(n), 0, n).astype(np.int32)
     half = whole >> 1
-    return np.where(np.isnan(x), x, p * _power_of_two(half) * _power_of_two(whole - half))
+    return p * _power_of_two(half) * _power_of_two(whole - half)
 
 
 def _log(x: np.ndarray) -> np.ndarray:
@@ -62,8 +62,8 @@ def _log(x: np.ndarray) -> np.ndarray:
 
 
 def _log1p(x: np.ndarray) -> np.ndarray:
-    u = 1 + x
-    return _log(u) + (x - (u - 1)) / u
+    s = x / (x + 2)
+    return s * horner([0.28012202, 0.28001765, 0.40021529, 0.66666416, 2], s * s)
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -77,13 +77,21 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.where(y > 1, np.float32(1), y)
 
 
+def _in_pairs(s: np.ndarray, factors: Sequence[float]) -> np.ndarray:
+    """1 + a s + b s^2 + c s^3 + d s^4."""
+    a, b, c, d = map(s.dtype.type, factors)
+    t = s * s
+    return (s * a + 1) + t * ((s * c + b) + t * d)
+
+
 def _tanh(x: np.ndarray) -> np.ndarray:
-    a = np.where(x < 0, -x, x)
-    e = _exp(-2 * a)
-    s = x * x
-    near = a - a * s * (np.float32(1 / 3) - s * (np.float32(2 / 15) - s * np.float32(17 / 315)))
-    y = np.where(a < np.float32(0.15), near, (1 - e) / (1 + e))
-    return np.where(x < 0, -y, y)
+    v = np.where(x < np.float32(-9.1), np.float32(-9.1), x)
+    v = np.where(v > np.float32(9.1), np.float32(9.1), v)
+    p = _in_pairs(v * v, [0.133826643, 0.00349743594, 2.06354398e-05, 1.33837865e-08])
+    q = _in_pairs(v * v, [0.467159808, 0.0258842707, 0.000328848255, 7.79001141e-07])
+    y = v * p / q
+    y = np.where(y < -1, np.float32(-1), y)
+    return np.where(y > 1, np.float32(1), y)
 
 
 def _wide_erf(x: np.ndarray) -> np.ndarray:
@@ -107,7 +115,7 @@ gelu = in_float32(
     lambda x: (x * 0.5 * (1 + _wide_erf(x / math.sqrt(2)))).astype(x.dtype),
 )
 softplus = in_float32(
-    lambda x: np.where(x > 0, x, np.float32(0)) + _log1p(_exp(np.where(x < 0, x, -x))),
+    lambda x: np.where(x < 0, np.float32(0), x) + _log1p(_exp(-np.abs(x))),
     lambda x: np.logaddexp(x, 0).astype(x.dtype),
 )
 

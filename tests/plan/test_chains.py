@@ -6,6 +6,7 @@ import pytest
 import megengine.functional as F
 import megengine.module as M
 from megengine import plan
+from megengine.kernels import isa
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import trace_module
 
@@ -83,3 +84,41 @@ def test_many_operands_are_cut():
         return total
 
     assert 2 <= len(steps(forward, *(draw(5, seed=k) for k in range(40)))) <= 3
+
+
+def every_link(x, y, mask):
+    """Each operation that stays in registers, with values that are read once, twice and much later."""
+    first = F.relu(x) + F.abs(y) * x
+    second = F.where(mask, first, F.maximum(x, -y)) / (F.square(y) + 1)
+    third = F.where(x > y, F.minimum(second, x), F.clip(first, -0.5, 1.5) - y)
+    last = F.relu6(third) * F.sigmoid(x) + F.where(first <= second, F.tanh(third), F.softplus(x))
+    last = last + F.gelu(x) * F.silu(y) - F.leaky_relu(third, 0.1) + F.exp(-F.abs(x))
+    return F.hswish(last) + F.sqrt(F.abs(y)) * F.where(x == y, x, F.hsigmoid(last))
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [1, 17, 65, 1100])
+def test_every_link_has_the_bits_of_its_op(size, dtype, level):
+    x, y = draw(size), draw(size, seed=1)
+    x[:5], y[1:3] = [0.0, -0.0, np.nan, np.inf, -np.inf][:size], x[1:3]
+    inputs = [tensor(x).astype(dtype), tensor(y).astype(dtype), tensor(x > 0.3)]
+    net = Function(every_link)
+    made = plan.compile(trace_module(net, *inputs))
+    with isa.capped(level):
+        capped = plan.compile(trace_module(net, *inputs))
+    for one in (made, capped):
+        assert all(s.kernel != "reference" for s in one.steps)
+        (got,) = one(*(value.numpy() for value in inputs))
+        np.testing.assert_array_equal(got.astype(np.float32), net(*inputs).numpy().astype(np.float32))
+
+
+def test_numbers_that_are_halves_round_once():
+    """A cast of what is a bfloat16 number already changes nothing, and is left out."""
+    x = np.concatenate([draw(1000), [0, -0.0, 1e-40, -1e-40, 3.4e38, np.inf, -np.inf]]).astype(np.float32)
+
+    def forward(x):
+        half = x.astype("bfloat16")
+        return (F.relu(half) + F.clip(F.abs(half), 0.5, 0.7) * F.maximum(half, -half)).astype("float32")
+
+    assert steps(forward, x) == ["elementwise"]

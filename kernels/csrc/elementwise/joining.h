@@ -1,6 +1,7 @@
 // Which rows of a program are computed as chains.
 #pragma once
 #include <algorithm>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -26,7 +27,8 @@ struct JoinedRows {
     Chain chain;
 };
 
-// Rows that follow each other, each of which takes the result of the one before, which no other row takes.
-std::vector<JoinedRows> joined(const std::vector<Row>& rows, std::size_t inputs);
+// Rows that follow each other and whose results, but that of the last one, no other row takes. types: of the
+// inputs.
+std::vector<JoinedRows> joined(const std::vector<Row>& rows, const std::vector<std::string>& types);
 
 }  // namespace mge

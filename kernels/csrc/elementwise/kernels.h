@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/names.h"
+#include "float/kernels.h"
 
 namespace mge {
 
@@ -83,22 +84,33 @@ BlockFunction block_function_base(Operation operation, Type type, Type to);
 BlockFunction block_function_avx2(Operation operation, Type type, Type to);
 BlockFunction block_function_avx512(Operation operation, Type type, Type to);
 
-// An operation on a number that stays in a register, and on the value `source` if it has two operands;
-// `second`: the number is the second one. A cast rounds to bfloat16.
-struct Link {
-    Operation operation;
-    bool second;
-    float lo, hi;
-    std::size_t source;
+// Where a link finds an operand: in the register of the link before, in one of an earlier link (a shelf), or
+// in a value of numbers, bfloat16 numbers or truths.
+enum class Place { kRegister, kShelf, kFloat, kHalf, kTruth };
+struct Operand {
+    Place place;
+    std::size_t at;  // the shelf, or the value
 };
 
-// Links in a row, from a value in float32 or bfloat16 to one in either.
+// An operation, or a function, on numbers that stay in registers; a cast rounds to bfloat16.
+struct Link {
+    Operation operation;
+    bool is_function;
+    Function function;
+    float lo, hi;
+    std::array<Operand, 3> operands;
+    std::size_t count;
+    int shelf;  // that keeps the result for later links; -1: only the next link reads it
+};
+
+// Links one behind the other; the last one's numbers are stored as float32 or bfloat16.
 struct Chain {
-    std::size_t source;
-    Type from, to;
+    Type to;
     std::vector<Link> links;
 };
 using ChainFunction = void (*)(const Chain& chain, const void* const* values, void* dst, std::int64_t size);
+
+inline constexpr std::size_t kMostShelves = 32;  // of a chain
 
 ChainFunction chain_function_base();
 ChainFunction chain_function_avx2();

@@ -226,7 +226,7 @@ nb::object elementwise_step(const Lengths& shape, const std::vector<Lengths>& st
         program.push_back(instruction(row));
         items.push_back(kTypeSizes[static_cast<std::size_t>(type_of(std::get<2>(row)))]);
     }
-    for (const auto& [first, last, chain] : joined(rows, types.size())) {
+    for (const auto& [first, last, chain] : joined(rows, types)) {
         for (std::size_t i = first; i < last; ++i) program[i].count = 0;
         program[last].chain = chain;
     }

@@ -24,17 +24,15 @@ COC_FN float exp_of(float x) {
     v = v > 89.f ? 89.f : v;
     const float n = (v * 1.44269504f + round) - round;
     const float r = (v - n * 0.693359375f) - n * -2.12194440e-4f;
-    float p = 1.f / 5040.f;
-    p = p * r + 1.f / 720.f;
-    p = p * r + 1.f / 120.f;
-    p = p * r + 1.f / 24.f;
-    p = p * r + 1.f / 6.f;
-    p = p * r + 0.5f;
+    float p = 0.00138144f;
+    p = p * r + 0.0083688f;
+    p = p * r + 0.0416684f;
+    p = p * r + 0.1666652f;
+    p = p * r + 0.49999993f;
     p = p * r + 1.f;
     p = p * r + 1.f;
     const int whole = (int)(n == n ? n : 0.f), half = whole >> 1;
-    const float y = p * power_of_two(half) * power_of_two(whole - half);
-    return x != x ? x : y;
+    return p * power_of_two(half) * power_of_two(whole - half);
 }
 
 COC_FN float log_of(float x) {
@@ -56,8 +54,13 @@ COC_FN float log_of(float x) {
 
 // log(1 + x) for x in [0, 1].
 COC_FN float log1p_near(float x) {
-    const float u = 1.f + x;
-    return log_of(u) + (x - (u - 1.f)) / u;
+    const float s = x / (x + 2.f), t = s * s;
+    float p = 0.28012202f;
+    p = p * t + 0.28001765f;
+    p = p * t + 0.40021529f;
+    p = p * t + 0.66666416f;
+    p = p * t + 2.f;
+    return s * p;
 }
 
 COC_FN float erf_of(float x) {
@@ -82,19 +85,22 @@ COC_FN float erf_of(float x) {
 }
 
 COC_FN float tanh_of(float x) {
-    const float a = x < 0.f ? -x : x;
-    const float e = exp_of(-2.f * a);
-    const float far = (1.f - e) / (1.f + e);
-    const float s = x * x;
-    const float near = a - a * s * (1.f / 3.f - s * (2.f / 15.f - s * (17.f / 315.f)));
-    const float y = a < 0.15f ? near : far;
-    return x < 0.f ? -y : y;
+    float v = x < -9.1f ? -9.1f : x;
+    v = v > 9.1f ? 9.1f : v;
+    const float s = v * v, t = s * s;
+    const float p = (s * 0.133826643f + 1.f) + t * ((s * 2.06354398e-05f + 0.00349743594f) + t * 1.33837865e-08f);
+    const float q = (s * 0.467159808f + 1.f) + t * ((s * 0.000328848255f + 0.0258842707f) + t * 7.79001141e-07f);
+    const float y = v * p / q;
+    const float low = y < -1.f ? -1.f : y;
+    return low > 1.f ? 1.f : low;
 }
 
 COC_FN float sigmoid_of(float x) { return 1.f / (1.f + exp_of(-x)); }
 COC_FN float silu_of(float x) { return x * (1.f / (1.f + exp_of(-x))); }
 COC_FN float gelu_of(float x) { return x * 0.5f * (1.f + erf_of(x * 0.70710678f)); }
-COC_FN float softplus_of(float x) { return (x > 0.f ? x : 0.f) + log1p_near(exp_of(x < 0.f ? x : -x)); }
+COC_FN float softplus_of(float x) {
+    return (x < 0.f ? 0.f : x) + log1p_near(exp_of(negative(x) ? x : -x));
+}
 
 // ---------------------------------------------------------------- in double, rounded once
 
