@@ -17,6 +17,7 @@ from megengine.core.text import counted
 from megengine.kernels import _core
 from megengine.kernels.kernel import StepKernel
 from megengine.kernels.native import long_steps, step_kernel
+from megengine.kernels.onednn import WIDEST_HALF
 from megengine.kernels.problem import Problem, float32_only, no_elements
 from megengine.kernels.products import activation_of
 
@@ -71,6 +72,9 @@ def _volume_usable(problem: Problem) -> str | None:
 def _plane_usable(problem: Problem) -> str | None:
     if not _alone(problem) or len(problem.inputs) == 4:
         return "in rows only each channel by itself, without a residual"
+    columns = problem.inputs[1].shape[-1]
+    if problem.inputs[0].dtype == bfloat16 and columns > WIDEST_HALF:  # casts to float32 take less than other layouts
+        return f"a kernel of bfloat16 with {columns} columns; expected at most {WIDEST_HALF}"
     return _volume_usable(problem)
 
 

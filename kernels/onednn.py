@@ -25,7 +25,7 @@ from megengine.kernels.reference.conv import out_length
 
 _F32 = np.dtype(np.float32)
 _WEIGHTS, _INTEGER_WEIGHTS = (1, 2), (1, 2, 3, 4)  # the inputs w, b and w, b, M, B
-_WIDEST_HALF = 13  # columns of a depthwise kernel of bfloat16
+WIDEST_HALF = 13  # columns of a depthwise kernel of bfloat16
 _MANY_ROWS, _DEEP = 128, 512  # from which a product is a convolution of points
 _OF_THE_LIBRARY = ("none", "relu", "relu6")  # activations that every implementation computes exactly
 
@@ -92,8 +92,8 @@ def _conv_usable(problem: Problem) -> str | None:
     """
     shape = _conv_lengths(problem)[0]
     alone = problem.attrs.groups == shape[1] == shape[4]
-    if alone and problem.inputs[0].dtype == bfloat16 and shape[6] > _WIDEST_HALF:
-        return f"a depthwise kernel of bfloat16 with {shape[6]} columns; expected at most {_WIDEST_HALF}"
+    if alone and problem.inputs[0].dtype == bfloat16 and shape[6] > WIDEST_HALF:
+        return f"a depthwise kernel of bfloat16 with {shape[6]} columns; expected at most {WIDEST_HALF}"
     return _layer_usable(problem)
 
 
