@@ -180,16 +180,17 @@ def _takes_no_file(target: Path, error: OSError) -> OutputError:
     )
 
 
-def check_writable(target: Path) -> None:
+def check_writable(*targets: Path) -> None:
     """Raises OutputError if no file can be written at a path: for work that writes there late, or again and again."""
-    check_folder(target)
-    try:
-        with temporary_file(target):
-            pass
-    except OSError as error:
-        if isinstance(error, MegEngineError):
-            raise
-        raise _takes_no_file(target, error) from error
+    for target in targets:
+        check_folder(target)
+        try:
+            with temporary_file(target):
+                pass
+        except OSError as error:
+            if isinstance(error, MegEngineError):
+                raise
+            raise _takes_no_file(target, error) from error
 
 
 def check_folder(target: Path) -> None:

@@ -22,7 +22,7 @@ from megengine.quantization import search as find
 from megengine.quantization.checks import require_float
 from megengine.quantization.pipeline.config import CHOICES
 from megengine.quantization.pipeline.profiles import PROFILES
-from megengine.traced_module import lower
+from megengine.traced_module import TracedModule, lower
 
 JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a few per cent only
 
@@ -97,13 +97,10 @@ def search(
     goes_on = state.exists()
     inputs = [model, data, *images.recipe_files(preprocess), *([str(latency_table)] if latency_table else [])]
     check_outputs([("--output", output), ("--save-latencies", save_latencies)], inputs, overwrite=overwrite or goes_on)
-    for path in (output, state, picture, *([save_latencies] if save_latencies else [])):
-        check_writable(path)
+    check_writable(output, state, picture, *([save_latencies] if save_latencies else []))
     budget = _budget(options)
     words = {name: options.pop(name) for name in ("smaller", "finer")}
-    source = lower(chosen_graph(load_calls(model, shapes, dynamic=False), None))
-    require_float(source.graph)
-    check_weights(source)
+    source = _source(model, shapes)
     chosen = Samples(data_of(data, preprocess, samples, source, out).reader, held_out, JUDGING)
     check_varies(source.graph, chosen.reader, data)
     tell_suspicious(out, chosen.warnings())
@@ -132,6 +129,14 @@ def search(
         raise FailedError(
             f"search: no network keeps all budgets; the nearest, in {output}, misses them by {result.missed:.1%}"
         )
+
+
+def _source(model: str, shapes: InputChoices) -> TracedModule:
+    """The network to search in. Raises QuantizationError if it is quantized, or holds weights that are no numbers."""
+    source = lower(chosen_graph(load_calls(model, shapes, dynamic=False), None))
+    require_float(source.graph)
+    check_weights(source)
+    return source
 
 
 def _table(given: Path | None, written: Path | None) -> LatencyTable | None:

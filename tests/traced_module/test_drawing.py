@@ -171,7 +171,9 @@ def test_large_pictures_are_drawn_smaller():
 
 
 def test_png_without_its_package_and_of_too_many_pixels(monkeypatch):
-    with pytest.raises(GraphError, match=r"to_png: the picture would have .* pixels, expected at most 32,000 each way"):
+    with pytest.raises(
+        GraphError, match=r"to_png: the picture would be .*, in pixels; expected at most 32,000 each way"
+    ):
         to_png(diamond(), scale=1000)
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     with pytest.raises(GraphError, match=r"needs the package resvg_py; run `pip install resvg_py`"):

@@ -94,7 +94,7 @@ def to_png(graph: InternalGraph, *, depth: int | None = None, scale: float | Non
         scale = min(2.0, max(SMALLEST_SCALE, math.floor(room * 100) / 100))
     if max(width, height) * scale > LONGEST_SIDE or width * height * scale * scale > MOST_PIXELS:
         raise GraphError(
-            f"to_png: the picture would have {width * scale:,.0f} x {height * scale:,.0f} pixels, expected at most "
+            f"to_png: the picture would be {width * scale:,.0f} x {height * scale:,.0f}, in pixels; expected at most "
             f"{LONGEST_SIDE:,} each way and {MOST_PIXELS:,} in all; open fewer levels (depth=1), draw one module, or "
             "write SVG"
         )

@@ -213,8 +213,8 @@ def dense(sparse: "onnx.SparseTensorProto", folder: Path | None = None, *, most:
     fits = indices.dtype == np.int64 and values.ndim == 1 and indices.shape[:1] == values.shape
     if not fits or (indices.ndim != 1 and indices.shape[1:] != (len(shape),)):
         raise FileFormatError(
-            f"{where}: values {values.shape} with {indices.dtype} indices {indices.shape}; expected [count] values and "
-            f"int64 indices [count] or [count, {len(shape)}]"
+            f"{where}: values of shape {values.shape}, indices of {indices.dtype} and shape {indices.shape}; expected "
+            f"[count], and int64 and [count] or [count, {len(shape)}]"
         )
     limits = math.prod(shape) if indices.ndim == 1 else shape
     if ((indices < 0) | (indices >= limits)).any():
