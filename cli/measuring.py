@@ -12,7 +12,7 @@ from megengine.cli.output import Output
 from megengine.core.text import counted
 from megengine.quantization import integer_network, verify
 from megengine.quantization.checks import integer_form
-from megengine.traced_module import TracedModule, lower
+from megengine.traced_module import InternalGraph, TracedModule, lower
 
 
 def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 2) -> dict[str, float]:
@@ -56,9 +56,11 @@ def verify_line(result: Any) -> str:
     return f"NOT exact: {worst.run}: {worst.values} {differ}, first at {worst.node} ({worst.op} {worst.module})"
 
 
-def measured(model: Any, held: Sequence[Any], how: Recipe | None) -> tuple[dict[str, str], dict[str, Any]]:
-    """Facts and parts of a section that take runs of the network: time, the check, the plan, pictures."""
-    plans = [plan.compile(graph, threads=1) for graph in (model.float_graph, model.integer_graph)]
+def measured(
+    float_graph: InternalGraph, integer_graph: InternalGraph, model: Any, held: Sequence[Any], how: Recipe | None
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Facts and parts of a section that take runs of a network: time, the check of `model`, the plan, pictures."""
+    plans = [plan.compile(graph, threads=1) for graph in (float_graph, integer_graph)]
     ms = interleaved({"float": lambda: plans[0](*held[0]), "int8": lambda: plans[1](*held[0])}, rounds=10)
     checked = verify(model, held[:2])
     before, after = ([one(*x)[0] for x in held] for one in plans)

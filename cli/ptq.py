@@ -131,6 +131,27 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     return source
 
 
+def layers_options(function: Any) -> Any:
+    """`--rule`, `--exclude` and `--include`: which layers are treated otherwise."""
+    for option in reversed(_LAYERS):
+        function = option(function)
+    return function
+
+
+_LAYERS = (
+    click.option(
+        "--rule",
+        "rules",
+        multiple=True,
+        metavar="LAYERS=WORD[,WORD]",
+        help="Other integers for some layers: a --precision, per_channel, per_tensor, group:N. LAYERS: a module path, "
+        "a node, op:NAME, a glob, re:PATTERN or FIRST..LAST; repeat, the last one counts.",
+    ),
+    click.option("--exclude", multiple=True, help="Leave in float: LAYERS as for --rule; repeat."),
+    click.option("--include", multiple=True, help="Leave all other layers with weights in float: LAYERS; repeat."),
+)
+
+
 @click.command(
     epilog=examples(
         "ptq net.onnx --data photos --preprocess imagenet -o q.mgt --report q.html",
@@ -209,16 +230,7 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     help="Bits of weights and of results; w8 and w4: weights alone.",
 )
 @click.option("--group", type=click.IntRange(0), default=0, help="For w8 and w4: weights that share a scale.")
-@click.option(
-    "--rule",
-    "rules",
-    multiple=True,
-    metavar="LAYERS=WORD[,WORD]",
-    help="Other integers for some layers: a --precision, per_channel, per_tensor, group:N. LAYERS: a module path, a "
-    "node, op:NAME, a glob, re:PATTERN or FIRST..LAST; repeat, the last one counts.",
-)
-@click.option("--exclude", multiple=True, help="Leave in float: LAYERS as for --rule; repeat.")
-@click.option("--include", multiple=True, help="Leave all other layers with weights in float: LAYERS; repeat.")
+@layers_options
 @click.option(
     "--plan-only", is_flag=True, help="Say what becomes of each layer, and end; needs no --data and --output."
 )
@@ -446,7 +458,7 @@ def write_report(path: Path, job: Job, result: QuantizedModel, found: quantizing
     """The page of a quantized network, on the samples that score it."""
     small, analysis = quantizing.sizes(result), found.edges
     same = analysis.output_agreement
-    spent, parts = measured(result, job.samples.held_out(), job.data.how)
+    spent, parts = measured(result.float_graph, result.integer_graph, result, job.samples.held_out(), job.data.how)
     facts = {
         "output SQNR": f"{report.decibel(analysis.output_sqnr_db)} dB",
         "output cosine": f"{analysis.output_cosine:.5f}",

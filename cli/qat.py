@@ -1,7 +1,7 @@
 """`mge-quantize qat`."""
 
 import hashlib
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,21 @@ from megengine.cli import images, records
 from megengine.cli.app import common, examples
 from megengine.cli.choices import Choice
 from megengine.cli.labels import labels_of
+from megengine.cli.made_pages import Made, made_page
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, kept_after_interrupt, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import check_varies, check_weights, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.ptq import (
+    check_varies,
+    check_weights,
+    data_of,
+    data_option,
+    layers_options,
+    preprocess_option,
+    samples_option,
+)
 from megengine.cli.qat_goals import Goal, by_labels, by_results
-from megengine.cli.readers import Reader, kind_of
+from megengine.cli.readers import Batch, Reader, kind_of
 from megengine.cli.samples import EVERY, suspicious, tell_suspicious
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError
 from megengine.core.text import counted
@@ -100,12 +109,13 @@ class Labelled:
     "--precision", type=Choice([*PRECISIONS]), default="w8a8", show_default=True, help="Bits of weights and of results."
 )
 @click.option("--profile", type=Choice(list(PROFILES)), default="x86", show_default=True, help="Target.")
-@click.option("--exclude", multiple=True, help="Leave in float: a module path, a node, op:NAME or re:PATTERN; repeat.")
+@layers_options
+@path_option("--report", "report_path", help="Write a self-contained .html report too.")
 @click.option("--resume", is_flag=True, help="Go on after the last epoch that an earlier run finished.")
 @overwrite_option
 @shape_option
 @common
-def qat(output: Path, overwrite: bool, resume: bool, out: Output, **options: Any) -> None:
+def qat(output: Path, report_path: Path | None, overwrite: bool, resume: bool, out: Output, **options: Any) -> None:
     """Train MODEL (.onnx, .tm, .mgt, or module.py:function) with the values of its integer network, and write that.
 
     After every epoch the state of training is kept beside the output, as OUTPUT.training. Every tenth sample does not
@@ -114,26 +124,32 @@ def qat(output: Path, overwrite: bool, resume: bool, out: Output, **options: Any
     check_suffix("--output", output, {".mgt": "our format"})
     inputs = [options["model"], options["data"], *images.recipe_files(options["preprocess"])]
     labels = [] if options["labels"] in (None, "folders") else [options["labels"]]
-    check_outputs([("--output", output)], [*inputs, *labels], overwrite=overwrite)
+    check_suffix("--report", report_path, {".html": "a page"})
+    check_outputs([("--output", output), ("--report", report_path)], [*inputs, *labels], overwrite=overwrite)
     kept = output.with_name(f"{output.name}.training")
     line = "holds the training; --resume goes on from its last epoch"
-    with kept_after_interrupt(kept, line), output_file(output) as file:
-        result = _train(file, kept, out, resume=resume, **options)
+    written = [output, *([report_path] if report_path is not None else [])]
+    with kept_after_interrupt(kept, line), ExitStack() as stack:
+        files = [stack.enter_context(output_file(path)) for path in written]
+        result = _train(files, kept, out, resume=resume, **options)
     with suppress(FileNotFoundError):
         kept.unlink()
-    out.say(f"wrote {output}")
-    out.result({**result, "written": [str(output)]})
+    out.say(f"wrote {', '.join(map(str, written))}")
+    out.result({**result, "written": [str(path) for path in written]})
 
 
-def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels: str | None, preprocess: str | None,
-           shapes: InputChoices, samples: int | None, resume: bool, method: str, weights: str, precision: str,
-           profile: str, exclude: tuple[str, ...], **settings: Any) -> dict[str, Any]:  # fmt: skip
+def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str, labels: str | None,
+           preprocess: str | None, shapes: InputChoices, samples: int | None, resume: bool, method: str,
+           weights: str, precision: str, profile: str, rules: tuple[str, ...], exclude: tuple[str, ...],
+           include: tuple[str, ...], **settings: Any) -> dict[str, Any]:  # fmt: skip
+    """Write the model to the first of `files`, and the page to the second where there is one."""
     calls = chosen_graph(load_calls(model, shapes, dynamic=False), None)
     source = lower(calls)
     check_weights(source)
     source_data = data_of(data, preprocess, samples, source, out)
-    given = {"weights": weights, "precision": precision, "profile": profile, "exclude": exclude}
-    config = QuantConfig(**given, activations=RangeMethod("minmax"), bias_correction=False)
+    chosen = QuantConfig(weights=weights, precision=precision, profile=profile, rules=rules, exclude=exclude,
+                         include=include)  # fmt: skip
+    config = chosen.changed(activations=RangeMethod("minmax"), bias_correction=False)
     network = prepare_qat(calls, config=config, method=method)  # calls take batches of any size
     inputs = _arrays(source_data.reader)
     check_varies(source.graph, [inputs], data)
@@ -160,9 +176,15 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
     score = training.score_of(*scoring)
     best = network.eval().convert()
     best.graph.metadata.update(source.graph.metadata | records.to_metadata(record))
-    native.save(best, file)
+    native.save(best, files[0])
     reached = f"{goal.what} {goal.shown(score)} on {counted(len(scoring[1]), 'sample')}"
-    _say_chosen(training, samples_of, reached, out)
+    said = _chosen(training, samples_of, reached, out)
+    for file in files[1:]:
+        held = _batches(scoring[0], len(next(iter(source_data.reader))[0]))
+        table = [("epoch", "loss", goal.what), *((row["epoch"], row["loss"], goal.shown(row["score"])) for row in rows)]
+        page = Made(model, source.graph, best.graph, held, reached, said, "Epochs", table)
+        title = f"{Path(model).name}, trained in integers"
+        file.write_text(made_page(page, source_data, title), encoding="utf-8")
     return {
         "model": model,
         "preprocess": source_data.describe(),
@@ -175,14 +197,21 @@ def _train(file: Path, kept: Path, out: Output, *, model: str, data: str, labels
     }
 
 
-def _say_chosen(training: Training, samples: Labelled, reached: str, out: Output) -> None:
-    """Which epoch is written, and what it reaches."""
+def _batches(inputs: list[np.ndarray], size: int) -> list[Batch]:
+    """The samples in batches of one size; what is left over is left out."""
+    return [tuple(x[i : i + size] for x in inputs) for i in range(0, len(inputs[0]) - size + 1, size)]
+
+
+def _chosen(training: Training, samples: Labelled, reached: str, out: Output) -> str:
+    """Tells which epoch is written, and what it reaches; the line."""
     if not training.best_epoch:
         out.say("warning: no epoch scores above the network before training, which is written; another --lr or more "
                 "--epochs may help", "yellow")  # fmt: skip
     chosen = f"epoch {training.best_epoch}" if training.best_epoch else "before training"
     neither = "that neither trained nor chose" if samples.clean else "that chose it too: give more of them"
-    out.say(f"{chosen}: {reached} {neither}")
+    line = f"{chosen}: {reached} {neither}"
+    out.say(line)
+    return line
 
 
 def _begin(

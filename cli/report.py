@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -19,6 +20,7 @@ from megengine.traced_module.pictures.page import embedded, hash_of, page_data, 
 from megengine.traced_module.pictures.texts import printable
 
 BARS, MANY = 44, 100
+_NUMBER = re.compile(r"[-+−]?(\d[\d., ]*(e[-+]?\d+)?|inf|nan|exact)( ?(%|dB|ms|[kMG]?B))?")
 WORDS = {
     "SQNR": "signal to quantization noise: the power of the float values over that of the difference from them, in "
     "decibels. At 20 dB the difference is 10 % of the values, at 30 dB 3 %, at 40 dB 1 %.",
@@ -35,7 +37,8 @@ WORDS = {
 class Section:
     """One network in the report.
 
-    `facts` and `scores` (the header first, under a title) are shown as a list and a table. `layers` are edges as
+    `facts` and `scores` (the header first, under a title) are shown as a list and a table, `drawing` is the address of
+    a picture of the scores. `layers` are edges as
     `EdgeReport` has them, as dictionaries, with `statistics` by their names; `floating` are `FloatOp`s as dictionaries,
     and `floating_line` sums them up. `headline` concludes, `notes` are kinds and texts of what was found, `sensitivity`
     are `LayerReport`s as dictionaries, `pictures` inputs with predictions (`drawing_parts.predictions`). `graph` is the
@@ -47,6 +50,7 @@ class Section:
     facts: Mapping[str, str] = field(default_factory=dict)
     scores: Sequence[Sequence[str]] = ()
     scores_title: str = "Float and int8 on the same pictures"
+    drawing: str = ""
     layers: Sequence[Mapping[str, Any]] = ()
     statistics: Mapping[str, Any] = field(default_factory=dict)
     floating: Sequence[Mapping[str, Any]] = ()
@@ -127,7 +131,11 @@ def _prepared(section: Section) -> dict[str, Any]:
         more = {"worst": layer["name"] in worst, "histogram": drawn, "node": node}
         rows.append({**layer, **more})
     worst = _lowest(section.pairs)
-    pairs = [{**one, "worst": one["name"] in worst} for one in section.pairs]
+    boxes = () if section.graph is None else section.graph.names
+    pairs = [
+        {**one, "worst": one["name"] in worst, "node": one["other"] if one["other"] in boxes else ""}
+        for one in section.pairs
+    ]
     runs = [(row, len(set(row[1:])) > 1) for row in section.runs]
     layers = [
         {**one, "ranges": channel_ranges(one["weight_low"], one["weight_high"])}
@@ -135,13 +143,19 @@ def _prepared(section: Section) -> dict[str, Any]:
     ]
     return {
         **{name: getattr(section, name) for name in Section.__slots__},
+        "numeric": [all(map(_is_number, column)) for column in zip(*section.scores[1:], strict=True)],
         "layers": rows,
         "pairs": pairs,
         "runs": runs,
         "sensitivity": layers,
         "profile": profile(rows or pairs),
-        "graph_data": "" if section.graph is None else embedded(_coloured(page_data([section.graph]), rows)),
+        "graph_data": "" if section.graph is None else embedded(_coloured(page_data([section.graph]), rows or pairs)),
     }
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell of the scores is a number, with or without a sign or a unit, or a dash for none."""
+    return not cell or cell in "-–" or bool(_NUMBER.fullmatch(cell))
 
 
 def _lowest(rows: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -1,18 +1,28 @@
 """`mge-quantize search`."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from megengine.cli import frontier, images
+from megengine.cli import frontier, images, records
 from megengine.cli.app import FailedError, common, examples
 from megengine.cli.choices import Choice
+from megengine.cli.made_pages import Made, made_page
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, check_writable, kept_after_interrupt
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import check_varies, check_weights, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.ptq import (
+    Data,
+    check_varies,
+    check_weights,
+    data_of,
+    data_option,
+    layers_options,
+    preprocess_option,
+    samples_option,
+)
 from megengine.cli.samples import Samples, tell_suspicious
 from megengine.core.errors import listed
 from megengine.core.files import replacing
@@ -23,7 +33,9 @@ from megengine.quantization.checks import require_float
 from megengine.quantization.pipeline.config import CHOICES
 from megengine.quantization.pipeline.profiles import PROFILES
 from megengine.traced_module import TracedModule, lower
+from megengine.traced_module.formats import native
 
+_PARETO, _COLUMNS = "Networks that no other beats", ("MB", "ms", "times", "SQNR dB", "agreement %", "rules", "")
 JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a few per cent only
 
 
@@ -54,8 +66,10 @@ JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a fe
     type=click.FloatRange(0, min_open=True),
     help="Budget: times the network that is all as --effort says.",
 )
-@path_option(
+@path_option("--report", "report_path", help="Write a self-contained .html report of the best network too.")
+@click.option(
     "--latency-table",
+    metavar="FILE",
     help="Times of a device, .csv or .json with op, shape, bits, ms; by it networks are timed, not by measuring.",
 )
 @path_option("--save-latencies", help="Write what was measured as such a table.")
@@ -66,6 +80,7 @@ JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a fe
 @click.option("--effort", type=Choice([*EFFORTS]), default="balanced", show_default=True)
 @click.option("--weights", type=Choice(CHOICES["weights"]), default="per_channel", show_default=True)
 @click.option("--profile", type=Choice([*PROFILES]), default="x86", show_default=True, help="Target.")
+@layers_options
 @overwrite_option
 @shape_option
 @common
@@ -78,7 +93,8 @@ def search(
     output: Path,
     state: Path | None,
     picture: Path | None,
-    latency_table: Path | None,
+    report_path: Path | None,
+    latency_table: str | None,
     save_latencies: Path | None,
     shapes: InputChoices,
     overwrite: bool,
@@ -90,20 +106,21 @@ def search(
     What was measured is kept in --state, and the best network so far in --output, after every network: an interrupted
     search goes on when the line is repeated.
     """
-    check_suffix("--output", output, {".mgt": "our format"})
-    check_suffix("--picture", picture, {".svg": "vector graphics"})
-    table = _table(latency_table, save_latencies)
     state, picture = state or output.with_suffix(".json"), picture or output.with_suffix(".svg")
-    goes_on = state.exists()
-    inputs = [model, data, *images.recipe_files(preprocess), *([str(latency_table)] if latency_table else [])]
-    check_outputs([("--output", output), ("--save-latencies", save_latencies)], inputs, overwrite=overwrite or goes_on)
-    check_writable(output, state, picture, *([save_latencies] if save_latencies else []))
+    files = Files(output, picture, state, save_latencies, report_path)
+    table = _table(latency_table, save_latencies)
+    inputs = [model, data, *images.recipe_files(preprocess), *([latency_table] if latency_table else [])]
+    goes_on = files.check(inputs, overwrite=overwrite)
     budget = _budget(options)
     words = {name: options.pop(name) for name in ("smaller", "finer")}
-    source = _source(model, shapes)
-    chosen = Samples(data_of(data, preprocess, samples, source, out).reader, held_out, JUDGING)
+    source = lower(chosen_graph(load_calls(model, shapes, dynamic=False), None))
+    require_float(source.graph)
+    check_weights(source)
+    source_data = data_of(data, preprocess, samples, source, out)
+    chosen = Samples(source_data.reader, held_out, JUDGING)
     check_varies(source.graph, chosen.reader, data)
     tell_suspicious(out, chosen.warnings())
+    _store_record(source, source_data, chosen)
     if goes_on:
         out.say(f"going on from {state}")
     kept = kept_after_interrupt(state, "holds what was measured; the same line goes on")
@@ -120,10 +137,8 @@ def search(
             output=output,
             progress=lambda stage, *counts: bar.show(f"search: {stage}", *counts),
         )
-    _draw(picture, f"{Path(model).name}: {counted(len(result.points), 'network')}", result, budget)
-    if save_latencies is not None:
-        result.table.save(save_latencies)
-    _tell(out, result, chosen.scored_on(), [output, picture, state, *([save_latencies] if save_latencies else [])])
+    _write(files, model, source, chosen, source_data, budget, result)
+    _tell(out, result, chosen.scored_on(), files.written)
     out.result({"model": model, **_described(result)})
     if result.missed:
         raise FailedError(
@@ -131,19 +146,66 @@ def search(
         )
 
 
-def _source(model: str, shapes: InputChoices) -> TracedModule:
-    """The network to search in. Raises QuantizationError if it is quantized, or holds weights that are no numbers."""
-    source = lower(chosen_graph(load_calls(model, shapes, dynamic=False), None))
-    require_float(source.graph)
-    check_weights(source)
-    return source
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a search writes."""
+
+    output: Path
+    picture: Path
+    state: Path
+    latencies: Path | None
+    report: Path | None
+
+    @property
+    def written(self) -> list[Path]:
+        """All that are wanted."""
+        return [getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None]
+
+    def check(self, inputs: list[str], *, overwrite: bool) -> bool:
+        """Refuse what cannot be written, before anything is measured; whether there is a search to go on with."""
+        check_suffix("--output", self.output, {".mgt": "our format"})
+        check_suffix("--picture", self.picture, {".svg": "vector graphics"})
+        check_suffix("--report", self.report, {".html": "a page"})
+        goes_on = self.state.exists()
+        options = ("--output", self.output), ("--save-latencies", self.latencies), ("--report", self.report)
+        check_outputs(options, inputs, overwrite=overwrite or goes_on)
+        check_writable(*self.written)
+        return goes_on
 
 
-def _table(given: Path | None, written: Path | None) -> LatencyTable | None:
+def _write(
+    files: Files, model: str, source: TracedModule, samples: Samples, data: Data, budget: Budget, result: SearchResult
+) -> None:
+    """Write the picture, and where they are wanted the latencies and the page of the best network."""
+    title = f"{Path(model).name}: {counted(len(result.points), 'network')}"
+    drawn = frontier.picture(title, result, budget)
+    with replacing(files.picture) as file:
+        file.write(drawn.encode())
+    if files.latencies is not None:
+        result.table.save(files.latencies)
+    if files.report is not None:
+        held = samples.held_out(), samples.scored_on(), _judged(result)
+        rows = [_COLUMNS, *(_row(p, result) for p in result.pareto)]
+        rules = [("rule", rule) for rule in result.best.rules]
+        made = Made(model, source.graph, native.load(files.output).graph, *held, _PARETO, rows, rules, drawn)
+        with replacing(files.report) as file:
+            file.write(made_page(made, data, title).encode())
+
+
+def _store_record(source: TracedModule, data: Data, samples: Samples) -> None:
+    """Put into the metadata of the network, which the best one inherits, how it is made."""
+    if data.how is not None:
+        source.graph.metadata.update(images.to_metadata(data.how))
+    digests = {"model": records.digest_of(source.graph), "data": samples.digest}
+    record = records.record_of(digests=digests, counts=samples.counts)
+    source.graph.metadata.update(records.to_metadata(record))
+
+
+def _table(given: str | None, written: Path | None) -> LatencyTable | None:
     check_suffix("--save-latencies", written, {".csv": "a table", ".json": "a list of objects"})
     if given and written:
         raise click.UsageError("--save-latencies writes what is measured, and with --latency-table nothing is")
-    return None if given is None else LatencyTable.load(given)
+    return None if given is None else LatencyTable.load(Path(given))
 
 
 def _budget(options: dict[str, Any]) -> Budget:
@@ -157,14 +219,8 @@ def _budget(options: dict[str, Any]) -> Budget:
     return Budget(bytes=None if most is None else int(most * 1e6), sqnr_db=options.pop("min_sqnr"), **limits)
 
 
-def _draw(picture: Path, title: str, result: SearchResult, budget: Budget) -> None:
-    with replacing(picture) as file:
-        file.write(frontier.picture(title, result, budget).encode())
-
-
 def _tell(out: Output, result: SearchResult, scored_on: str, written: list[Path]) -> None:
-    columns = ("MB", "ms", "times", "SQNR dB", "agreement %", "rules", "")
-    out.table("Networks that no other beats", columns, [_row(p, result) for p in result.pareto])
+    out.table(_PARETO, _COLUMNS, [_row(p, result) for p in result.pareto])
     out.say(f"measured on {scored_on}; wrote {', '.join(map(str, written[:-1]))} and {written[-1]}")
     out.say(_judged(result))
 

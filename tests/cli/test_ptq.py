@@ -270,6 +270,20 @@ def test_search_keeps_a_budget_and_goes_on_from_its_file(folder):
     assert "search: no network keeps all budgets; the nearest, in s.mgt, misses them by" in error
 
 
+def test_a_search_is_reported_and_repeated(folder):
+    """Times of a table are no matter of chance, so neither is the network."""
+    words = ("search", "net.onnx", "--data", "x.npy", "-o", "r.mgt", "--effort", "fast", "--rule", "op:mean=w8a16")
+    call(*words, "--max-latency", "5", "--min-sqnr", "20", "--save-latencies", "times.csv")
+    (folder / "r.json").unlink()
+    call(*words, "--max-latency", "5", "--min-sqnr", "20", "--latency-table", "times.csv", "--report", "r.html",
+         "--overwrite")  # fmt: skip
+    page = (folder / "r.html").read_text()
+    for part in ("Networks that no other beats", "exact: specification", "Every value that both have", "op:mean=w8a16",
+                 "data:image/svg+xml"):  # fmt: skip
+        assert part in page, part
+    assert "the same bytes as r.mgt" in call("replay", "r.mgt", "-o", "again.mgt")
+
+
 def test_an_interrupted_search_says_what_it_keeps(folder, monkeypatch):
     saved = search._Search._save
 

@@ -196,6 +196,15 @@ def test_results_that_cannot_be_learnt(folder, network, words, message):
     assert message in qat(*ARRAYS, *words, code=1)
 
 
+def test_the_page_tells_epochs_values_and_the_check(folder):
+    words = (*ARRAYS, "--labels", "y.npy", "--epochs", "2", "--rule", "op:mean=w8a16", "--report", "q.html")
+    assert "wrote q.mgt, q.html" in qat(*words)
+    page = (folder / "q.html").read_text()
+    for part in ("neither trained nor chose", "<h3>Epochs</h3>", "exact: specification", "Every value that both have",
+                 "Graph of the integer network", "Compiled plan", "op:mean=w8a16", "data-node="):  # fmt: skip
+        assert part in page, part
+
+
 def test_pictures_in_folders_of_their_classes(folder):
     words = ("--data", "photos", "--preprocess", "mnist,size=8", "--labels", "folders", "-o", "q.mgt", "--epochs", "1")
     assert "top-1" in qat(*words)

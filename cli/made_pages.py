@@ -1,0 +1,91 @@
+"""The page of a network that `search` found or `qat` trained, beside the float network that it was made from."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megengine.cli import records, report
+from megengine.cli.measuring import measured
+from megengine.cli.output import cell_text
+from megengine.cli.ptq import Data
+from megengine.cli.readers import Batch
+from megengine.core.text import counted, in_bytes
+from megengine.quantization import stored_bytes
+from megengine.quantization.checks import compare_values
+from megengine.traced_module import InternalGraph, TracedModule
+
+COMPARED = 8  # samples on which values are compared
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A float network, the integer network made of it, and samples of which the page tells.
+
+    Attributes:
+        model: the word of the command line that names the float network.
+        float_graph, integer_graph: both networks of ops.
+        held: batches that score; `scored_on` says which they are.
+        headline: the result in a sentence.
+        scores: a table of what was tried, the header first, under the title `scores_title`.
+        notes: kinds and texts of what is worth a line.
+        drawing: the table as a picture, an SVG document.
+    """
+
+    model: str
+    float_graph: InternalGraph
+    integer_graph: InternalGraph
+    held: Sequence[Batch]
+    scored_on: str
+    headline: str
+    scores_title: str
+    scores: Sequence[Sequence[Any]]
+    notes: Sequence[tuple[str, str]] = ()
+    drawing: str = ""
+
+
+def made_page(made: Made, data: Data, title: str) -> str:
+    """The page: headline, facts, what was tried, values compared, the plan, pictures, the graph, the recipe."""
+    networks = made.float_graph, made.integer_graph
+    checked = TracedModule.from_graph(made.integer_graph)
+    spent, parts = measured(*networks, checked, made.held, data.how)
+    found = compare_values(*networks, made.held[:COMPARED])
+    small = [in_bytes(stored_bytes(graph)) for graph in networks]
+    same = found.output_agreement
+    facts = {
+        "output SQNR": f"{report.decibel(found.output_sqnr_db)} dB",
+        "output cosine": f"{found.output_cosine:.5f}",
+        "weights": f"{small[0]} → {small[1]}",
+        **({} if same is None else {"same first class as float": f"{100 * same:.4g} %"}),
+        "compared on": counted(found.batches, "sample"),
+        **spent,
+    }
+    header, *rows = made.scores
+    section = report.Section(
+        Path(made.model).name,
+        facts,
+        [header, *([cell_text(cell) for cell in row] for row in rows)],
+        made.scores_title,
+        f"data:image/svg+xml;base64,{base64.b64encode(made.drawing.encode()).decode()}" if made.drawing else "",
+        headline=made.headline,
+        notes=made.notes,
+        pairs=found.to_json()["values"],
+        graph=made.integer_graph,
+        **parts,
+    )
+    return report.render(title, [section], recipe=_recipe(made, data))
+
+
+def _recipe(made: Made, data: Data) -> Mapping[str, str]:
+    record = records.from_metadata(made.integer_graph.metadata, made.model)
+    pictures = {"pictures": str(data)} if data.how is not None else {}
+    options = {key: _shown(value) for key, value in record["recipe"].items()}
+    stored = made.integer_graph.metadata[records.METADATA]
+    return {**options, **pictures, "scored on": made.scored_on, "record": stored}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
