@@ -88,6 +88,20 @@ def test_places_of_extremes(op, dtype):
     check(op, [draw((2, 9, 3, 4))], {"axis": 1, "keepdims": True})
 
 
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("n", [1, 15, 31, 32, 33, 48, 130, 1030])
+def test_places_of_extremes_at_every_instruction_set(n, op, level):
+    x = np.random.default_rng(n).integers(-3, 4, (n, 40)).astype(np.float32)  # many are equal
+    x[n // 3 :: 5, 1:7] = x[n // 2, 9:12] = x[n - 1, 3] = np.nan
+    x[:, 13], x[:, 14] = np.nan, -np.inf if op == "argmax" else np.inf
+    x[n - 1, 15:20], x[0, 20] = 9.0 if op == "argmax" else -9.0, -0.0
+    with isa.capped(level):
+        for array in (x, np.ascontiguousarray(x.T), np.tile(x, (1, 30))):
+            for axis in (0, 1):
+                check(op, [array], {"axis": axis, "keepdims": False})
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype", ["f4", "i4", "i8"])
 def test_running_sums(dtype, reverse):

@@ -88,6 +88,8 @@ struct FloatKernels {
     float (*row_extreme)(const float* src, std::int64_t n, bool most);
     // dst[i]: the larger of dst[i] and src[i], or the smaller.
     void (*column_extreme)(const float* src, float* dst, std::int64_t n, bool most);
+    // The places of the largest numbers, or the smallest, along the first axis of src [n][cols], n >= 1.
+    void (*places)(const float* src, std::int32_t* dst, std::int64_t n, std::int64_t cols, bool most);
     void (*apply)(const float* src, float* dst, std::int64_t size, Function function, float a);
     void (*softmax)(const float* src, float* dst, const SoftmaxShape& s, std::int64_t begin,
                     std::int64_t end);

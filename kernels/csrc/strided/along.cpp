@@ -125,20 +125,28 @@ class PlaceStep final : public Step {
     void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
         const auto* x = reinterpret_cast<const T*>(buffers[0]);
         auto* y = reinterpret_cast<std::int32_t*>(buffers[1]);
-        for (std::int64_t o = 0; o < s_.outer; ++o, x += s_.n * s_.inner)
-            for (std::int64_t c = 0; c < s_.inner; ++c, ++y) {
-                std::int64_t best = 0;
-                for (std::int64_t i = 1; i < s_.n; ++i) {
-                    const T a = x[i * s_.inner + c], b = x[best * s_.inner + c];
-                    if (most_ ? above(a, b) : below(a, b)) best = i;
-                }
-                *y = static_cast<std::int32_t>(best);
-            }
+        for (std::int64_t o = 0; o < s_.outer; ++o, x += s_.n * s_.inner, y += s_.inner)
+            if constexpr (std::is_same_v<T, float>)
+                places_(x, y, s_.n, s_.inner, most_);
+            else
+                places(x, y);
     }
 
   private:
+    void places(const T* x, std::int32_t* y) const {
+        for (std::int64_t c = 0; c < s_.inner; ++c, ++y) {
+            std::int64_t best = 0;
+            for (std::int64_t i = 1; i < s_.n; ++i) {
+                const T a = x[i * s_.inner + c], b = x[best * s_.inner + c];
+                if (most_ ? above(a, b) : below(a, b)) best = i;
+            }
+            *y = static_cast<std::int32_t>(best);
+        }
+    }
+
     Along s_;
     bool most_;
+    decltype(FloatKernels::places) places_ = active_float_kernels().places;
 };
 
 template <class T>
