@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import storage_of
+from megengine.core.dtype import bfloat16, storage_of
 from megengine.core.spec import TensorSpec
 from megengine.kernels import _core
 from megengine.kernels.kernel import FlatKernel, StepKernel
@@ -195,6 +195,24 @@ def _norm_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
     return _core.norm_step(rows=x.size // cols, cols=cols, **options, factors=len(problem.inputs) - 1, threads=threads)
 
 
+def _channel_norm_usable(problem: Problem) -> str | None:
+    dtype = problem.inputs[0].dtype
+    return no_elements(problem) if dtype == bfloat16 else float32_only(problem)
+
+
+def _channel_norm_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    x, a = problem.inputs[0], problem.attrs
+    return _core.channel_norm_step(
+        samples=x.shape[0],
+        groups=a.groups,
+        inner=math.prod(x.shape[2:]),
+        eps=a.eps,
+        factors=np.ascontiguousarray(constants[1], np.float32),
+        half=x.dtype == bfloat16,
+        threads=threads,
+    )
+
+
 def _one_hot_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     x = problem.inputs[0]
     return _core.one_hot_step(item=storage_of(x.dtype).itemsize, count=x.size, depth=problem.attrs.depth)
@@ -214,6 +232,7 @@ own_flat_softmax: FlatKernel = flat_kernel(
     "own_flat_softmax", lambda problem: _softmax(problem, 1, rows=True), float32_only
 )
 own_norm = StepKernel("own_norm", _norm_step, _norm_usable)
+own_channel_norm = StepKernel("own_channel_norm", _channel_norm_step, _channel_norm_usable, packs=(1,), in_rows=True)
 own_one_hot = StepKernel(
     "own_one_hot", _one_hot_step, lambda problem: of_places(problem.inputs, problem), in_rows=True, refuses=True
 )

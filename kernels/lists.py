@@ -93,6 +93,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     ),
     "fused_conv3d": (grouped.own_fused_grouped_conv3d, onednn.onednn_fused_windows),
     "fused_norm": (along.own_norm,),
+    "fused_channel_norm": (along.own_channel_norm,),
     "fused_matmul": (onednn.onednn_viewed_matmul,),
     "fused_linear": (products.own_fused_linear, onednn.onednn_fused_linear),
     "max_pool2d": (pooling.own_max_pool2d, int8.int8_max_pool2d, int16.int16_max_pool2d),

@@ -12,6 +12,7 @@ from megengine.autodiff.tape import Tape
 from megengine.core.dtype import qint8
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, no_onnx, not_differentiable, registry
 from megengine.dispatch.apply import interpose
 from megengine.kernels.reference import conv as reference
@@ -288,6 +289,44 @@ define(
     ],
     lambda: [ErrorSample((noise(2, 3), noise(2)), _NORM, ShapeError, "fused_norm: x .* factors .* of the last axes")],
     lift=lift_plain,
+)
+
+
+def _channel_norm_infer(x: TensorSpec, factors: TensorSpec, *, groups: int, eps: float) -> TensorSpec:
+    refuse_quantized("fused_channel_norm", x, factors)
+    whole = x.ndim > 2 and groups > 0 and x.shape[1] % groups == 0
+    if not whole or factors.shape not in ((2, x.shape[1]), (4, x.shape[1])):
+        raise ShapeError(
+            f"fused_channel_norm: x {x.shape}, factors {factors.shape}, {counted(groups, 'group')}; expected [N,C,...] "
+            "with whole groups, [2 or 4, C]"
+        )
+    return x
+
+
+def _channel_norm(x: Any, factors: Any, groups: int, eps: float) -> np.ndarray:
+    """Groups of channels normalised, then weights and biases of the channels, once or twice."""
+    grouped = in_order(x).reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
+    y = _norm(grouped, axes=1, eps=eps, centred=True, reciprocal=False).reshape(x.shape)
+    for weight, bias in factors.reshape(-1, 2, x.shape[1], *(1,) * (x.ndim - 2)):
+        y = y * weight + bias
+    return y
+
+
+define(
+    "fused_channel_norm",
+    _channel_norm_infer,
+    _channel_norm,
+    _MADE_BY_PASSES,
+    no_onnx("exported before fusion"),
+    lambda: [
+        Sample((noise(2, 6, 4, 5), noise(2, 6)), {"groups": 3, "eps": 1e-5}, False),
+        Sample((noise(2, 4, 7), noise(4, 4)), {"groups": 4, "eps": 1e-5}, False),
+    ],
+    lambda: [
+        ErrorSample(
+            (noise(2, 6, 4), noise(2, 6)), {"groups": 4, "eps": 1e-5}, ShapeError, "fused_channel_norm: .* whole groups"
+        )
+    ],
 )
 
 

@@ -21,6 +21,7 @@ from megengine.kernels.native import to_step
 from megengine.kernels.registry import family
 from megengine.plan.biases import add_biases
 from megengine.plan.chains import fuse_chains
+from megengine.plan.channel_norms import join_factors
 from megengine.plan.fuse import fuse
 from megengine.plan.half_casts import widen_halves
 from megengine.plan.layouts import Layouts, choices, constants_of, one_layout, problem_of, turned
@@ -418,8 +419,10 @@ class Plan:
             name_activations(graph)
             fold_views(graph)
         name_norms(graph)
+        join_factors(graph, exact=exact)
         widen_halves(graph, exact=exact)
-        name_norms(graph)
+        if name_norms(graph):
+            join_factors(graph, exact=exact)
         fuse(graph, exact=exact)
         if exact:
             add_biases(graph)

@@ -6,8 +6,10 @@ from plan_kernels import check, draw, problem_of
 
 import megengine.functional as F
 from megengine.core.errors import IndexOutOfRangeError
+from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
-from megengine.kernels import _core, isa
+from megengine.kernels import _core, isa, memory
+from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.tensor import tensor
 
@@ -204,6 +206,33 @@ def test_normalisation(shape, axes, factors, reciprocal, centred):
     attrs = {"axes": axes, "eps": 1e-5, "centred": centred, "reciprocal": reciprocal}
     tail = shape[len(shape) - axes :]
     check("fused_norm", [draw(shape) + 3, *[draw(tail)] * factors], attrs, left_out=len(shape) == 4)
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("pairs", [1, 2])
+@pytest.mark.parametrize(("shape", "groups"), [((2, 6, 4, 5), 3), ((1, 5, 1), 5), ((3, 4, 300), 1), ((2, 7, 17, 3), 7)])
+def test_channels_in_groups(shape, groups, pairs, level):
+    x, factors, attrs = draw(shape) + 3, draw((2 * pairs, shape[1])), {"groups": groups, "eps": 1e-5}
+    for dtype in (np.dtype("f4"), np.dtype("bfloat16")):
+        given = x.astype(dtype)
+        specs = [TensorSpec(shape, dtype), TensorSpec(factors.shape, dtype)]
+        held = factors.astype(dtype)
+        wide = [given.astype("f4"), held.astype("f4")]
+        want = get_op("fused_channel_norm").reference(*wide, **attrs).astype(dtype)
+        problem = Problem("fused_channel_norm", specs, specs[:1], attrs)
+        for threads in (1, 3):
+            out = np.full(x.size + 16, 7, dtype)
+            with isa.capped(level):
+                step = family(problem.op).for_plan(problem, {1: held})[0].make_step(problem, {1: held}, threads)
+                _core.run_step(step, [memory.bits(given), memory.bits(out[: x.size])])
+            np.testing.assert_array_equal(out[: x.size].astype("f4").reshape(shape), want.astype("f4"))
+            assert (out[x.size :] == 7).all()
+
+
+def test_wrong_factors_of_channels_are_refused():
+    for rows, groups in ((3, 2), (2, 4), (2, 0)):
+        with pytest.raises(ValueError, match="channel_norm_step: factors .2 or 4, channels., of whole groups"):
+            _core.channel_norm_step(1, groups, 4, 1e-5, np.zeros((rows, 6), np.float32), False, 1)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,55 @@ def test_norms_of_the_last_axis(function, shape):
 def test_layers(affine):
     assert steps(lambda net, x: net.norm(x), draw(2, 6, 16), norm=M.LayerNorm(16, affine=affine)) == ["fused_norm"]
     got = steps(lambda net, x: net.norm(x), draw(2, 6, 4, 5), norm=M.GroupNorm(3, 6, affine=affine))
-    assert "fused_norm" in got and len(got) <= 2
+    assert got == ["fused_channel_norm" if affine else "fused_norm"]
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 4, 5), (1, 6, 31), (2, 6, 2, 3, 4)])
+@pytest.mark.parametrize("groups", [1, 3, 6])
+def test_channels_take_weights_and_biases_behind_a_norm(shape, groups):
+    """Those of groups and of channels, in the order of the ops: the bits of eager calls."""
+
+    def several(net, x):
+        y = F.group_norm(x, groups, affine=True, weight=net.w, bias=net.b) * net.more
+        return F.relu(y + net.last if groups > 1 else y)
+
+    ones = (1,) * (len(shape) - 2)
+    parts = {"w": draw(6), "b": draw(6), "more": draw(6, *ones), "last": draw(1, 6, *ones)}
+    got = steps(several, draw(*shape) + 3, **{name: Parameter(value) for name, value in parts.items()})
+    assert got[0] == "fused_channel_norm"
+    assert len(got) == 2
+
+
+def test_what_is_no_factor_of_channels_stays_behind_a_norm():
+    row, x = Parameter(draw(5)), draw(2, 6, 4, 5)
+    assert "fused_channel_norm" not in steps(lambda net, x: F.group_norm(x, 3, affine=False) * net.row, x, row=row)
+    assert "fused_channel_norm" not in steps(lambda net, x: F.instance_norm(x, affine=False) * x, x)
+    many = [Parameter(draw(6, 1, 1, seed=k)) for k in range(3)]
+
+    def thrice(net, x):
+        y = F.instance_norm(x, affine=False)
+        for k in range(3):
+            y = y * getattr(net, f"w{k}")
+        return y
+
+    got = steps(thrice, x, **{f"w{k}": w for k, w in enumerate(many)})
+    assert got == ["fused_channel_norm", "mul"]
+
+
+def test_norms_of_channels_of_halves_round_once():
+    x = draw(2, 6, 4, 5).astype("bfloat16")
+    net = Net(
+        lambda net, x: F.group_norm(x, 3, affine=True, weight=net.w, bias=net.b),
+        w=Parameter(draw(6).astype("bfloat16")),
+        b=Parameter(draw(6).astype("bfloat16")),
+    ).eval()
+    made = plan.compile(trace_module(net, tensor(x)))
+    assert [info.op for info in made.steps] == ["fused_channel_norm"]
+    wide = [np.asarray(p.numpy()).astype("f8").reshape(1, 6, 1, 1) for p in (net.w, net.b)]
+    grouped = x.astype("f8").reshape(2, 3, -1)
+    centred = grouped - grouped.mean(-1, keepdims=True)
+    want = (centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)).reshape(x.shape) * wide[0] + wide[1]
+    np.testing.assert_allclose(made(x)[0].astype("f8"), want, rtol=2**-8, atol=1e-6)
 
 
 def test_other_axes_and_other_means_stay():

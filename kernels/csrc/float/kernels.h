@@ -40,6 +40,16 @@ struct SoftmaxShape {
     bool in_turn, log;
 };
 
+// Groups of `parts` channels of `inner` numbers, each normalised by its mean and the root of its variance;
+// then, once or twice, the numbers of each channel times a weight, plus a bias: factors [weight, bias,
+// ...][channel].
+struct ChannelNorm {
+    std::int64_t groups, parts, inner;
+    float eps;
+    int pairs;
+    const float* factors;
+};
+
 // Functions of one value, by the names of their ops; leaky_relu has the slope as its parameter.
 #define MGE_FUNCTIONS(X)        \
     X(kSigmoid, "sigmoid")      \
@@ -97,6 +107,13 @@ struct FloatKernels {
     // the mean is taken as 0; with `reciprocal` rows are multiplied by 1 / sqrt(...).
     void (*norm)(const float* src, const float* weight, const float* bias, float* dst, std::int64_t rows,
                  std::int64_t cols, float eps, bool centred, bool reciprocal);
+    // Of the groups of all samples those from `begin` to `end`, where src and dst point to the first of
+    // these.
+    void (*channel_norm)(const float* src, float* dst, const ChannelNorm& s, std::int64_t begin,
+                         std::int64_t end);
+    // The same of bfloat16, with room for kNormedRows groups.
+    void (*channel_norm_halves)(const std::uint16_t* src, std::uint16_t* dst, float* room,
+                                const ChannelNorm& s, std::int64_t begin, std::int64_t end);
     // For small images. padded: room for c * rows * cols numbers and kConvTail more. bias may be null.
     void (*conv)(const float* src, const float* weights, const float* bias, float* dst, float* padded,
                  const ConvShape& s);
@@ -104,7 +121,7 @@ struct FloatKernels {
     void (*matmul)(const float* a, const float* b, float* dst, float* packed, const MatmulShape& s);
 };
 
-inline constexpr std::int64_t kConvTail = 64, kMatmulLanes = 8;
+inline constexpr std::int64_t kNormedRows = 4, kConvTail = 64, kMatmulLanes = 8;
 
 const FloatKernels& float_kernels_base();
 const FloatKernels& float_kernels_avx2();
