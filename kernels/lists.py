@@ -96,7 +96,12 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "fused_channel_norm": (along.own_channel_norm,),
     "fused_matmul": (onednn.onednn_viewed_matmul,),
     "fused_linear": (products.own_fused_linear, onednn.onednn_fused_linear),
-    "max_pool2d": (pooling.own_max_pool2d, int8.int8_max_pool2d, int16.int16_max_pool2d),
+    "max_pool2d": (
+        pooling.own_max_pool2d,
+        int8.int8_max_pool2d,
+        int16.int16_max_pool2d,
+        pooling.own_planes_max_pool2d,  # of values in rows
+    ),
     "max_pool2d_backward": (training.own_max_pool2d_backward,),
     "resize": (floating.own_resize, int8_rows.int8_resize),
     "avg_pool2d": (pooling.own_avg_pool2d,),

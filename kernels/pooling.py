@@ -1,4 +1,7 @@
-"""Own pooling of channels-last images: float32, bfloat16, and maxima of float16. The same bits at every level."""
+"""Own pooling of channels-last images: float32, bfloat16, and maxima of float16; maxima of planes in rows.
+
+The same bits at every level.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 from megengine.core.dtype import bfloat16
 from megengine.kernels import _core
 from megengine.kernels.half_conversion import HALVES
+from megengine.kernels.kernel import StepKernel
 from megengine.kernels.native import step_kernel
 from megengine.kernels.problem import Problem, no_elements
 
@@ -26,17 +30,32 @@ def _usable(problem: Problem) -> str | None:
     return no_elements(problem)
 
 
+def _lengths(problem: Problem) -> list[int]:
+    a, (n, c, *image), out = problem.attrs, problem.inputs[0].shape, problem.outputs[0].shape[2:]
+    return [n, *image, c, *out, *a.kernel, *a.stride, *(first for first, _ in a.padding)]
+
+
+def _planes_usable(problem: Problem) -> str | None:
+    dtype = problem.inputs[0].dtype
+    return no_elements(problem) if dtype in _MEAN else f"no maxima of planes of {dtype}"
+
+
+def _planes_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    return _core.max_planes_step(_lengths(problem), problem.inputs[0].dtype == bfloat16, threads)
+
+
 def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     a, x, out = problem.attrs, problem.inputs[0], problem.outputs[0]
+    lengths = _lengths(problem)
     largest, count_padding = problem.op == "max_pool2d", bool(a.get("count_include_pad", False))
     n, c, *image = x.shape
     before = [first for first, _ in a.padding]
     if c == 1 and x.dtype == np.float32:  # images of one channel are planes, whose neighbours lie side by side
-        lengths = ((1, *v) for v in (image, out.shape[2:], a.kernel, a.stride, (1, 1)))
-        return _core.planes_pool_step([*lengths, (0, *before)], n, largest, count_padding, threads)
-    lengths = [n, *image, c, *out.shape[2:], *a.kernel, *a.stride, *before]
+        axes = ((1, *v) for v in (image, out.shape[2:], a.kernel, a.stride, (1, 1)))
+        return _core.planes_pool_step([*axes, (0, *before)], n, largest, count_padding, threads)
     return _core.pool_step(lengths, x.dtype.name, largest, count_padding, threads)
 
 
 own_max_pool2d = step_kernel("own_max_pool2d", _step, _usable)
 own_avg_pool2d = step_kernel("own_avg_pool2d", _step, _usable)
+own_planes_max_pool2d = StepKernel("own_planes_max_pool2d", _planes_step, _planes_usable, in_rows=True)

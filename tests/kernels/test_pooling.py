@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 
+from megengine import plan
 from megengine.core.dtype import bfloat16
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply, get_op
-from megengine.kernels import _core, isa
+from megengine.kernels import _core, isa, pooling
 from megengine.kernels.native import from_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
-from megengine.tensor import Tensor
+from megengine.module import MaxPool2d
+from megengine.tensor import Tensor, tensor
+from megengine.traced_module import trace_module
 
 HALF = np.dtype(np.float16)
 MAXIMA = [("max_pool2d", dtype) for dtype in (np.dtype(np.float32), bfloat16, HALF)]
@@ -85,3 +88,43 @@ def test_planes_of_halves_are_pooled_in_float32(op, dtype):
     x = np.random.default_rng(0).standard_normal((2, 1, 9, 8)).astype(dtype)
     got = apply(op, Tensor(x), **attrs).numpy()
     np.testing.assert_array_equal(bits(got), bits(reference(op, x, attrs)))
+
+
+PLANES = [
+    ((2, 3, 9, 7), (3, 3), (2, 2), ((1, 1), (1, 1))),
+    ((1, 2, 5, 33), (2, 4), (1, 1), ((0, 1), (2, 1))),
+    ((1, 3, 12, 40), (3, 2), (3, 2), ((1, 0), (0, 1))),
+    ((1, 1, 20, 50), (5, 13), (1, 1), ((2, 2), (6, 6))),
+    ((2, 1, 1, 1), (1, 1), (1, 1), ((0, 0), (0, 0))),
+    ((1, 2, 17, 65), (1, 5), (4, 3), ((0, 0), (4, 4))),
+    *(((1, 2, 4, n), (2, 2), (2, 2), ((0, 0), (0, 1))) for n in (15, 16, 17, 31, 32, 33)),
+]
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), bfloat16], ids=str)
+@pytest.mark.parametrize(("shape", "kernel", "stride", "padding"), PLANES)
+def test_maxima_of_planes_in_rows(shape, kernel, stride, padding, dtype, level):
+    """NaN and infinities too; nothing is read behind the planes, or written behind the result."""
+    attrs = attributes("max_pool2d", kernel, stride, padding)
+    x = np.random.default_rng(6).standard_normal(shape).astype(dtype)
+    for special in (None, np.nan, np.inf, -np.inf):
+        if special is not None:
+            x.flat[:: max(2, x.size // 5)] = special
+        want = reference("max_pool2d", x, attrs)
+        problem = Problem("max_pool2d", [TensorSpec(x.shape, dtype)], [TensorSpec(want.shape, dtype)], attrs)
+        for threads in (1, 3):
+            out = np.full(want.size + 32, 77, bits(x).dtype)
+            with isa.capped(level):
+                step = pooling.own_planes_max_pool2d.make_step(problem, {}, threads)
+                _core.run_step(step, [bits(x), out[: want.size]])
+            got = out[: want.size].view(dtype).reshape(want.shape).astype(np.float32)
+            np.testing.assert_array_equal(got, want.astype(np.float32))
+            assert (out[want.size :] == 77).all()
+
+
+def test_a_plan_pools_in_rows_between_its_ends():
+    x = np.random.default_rng(7).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    made = plan.compile(trace_module(MaxPool2d(3, 2, 1), tensor(x)))
+    assert [info.kernel for info in made.steps] == ["own_planes_max_pool2d"]
+    np.testing.assert_array_equal(made(x)[0], MaxPool2d(3, 2, 1)(tensor(x)).numpy())

@@ -38,15 +38,49 @@ class PoolStep final : public Step {
 };
 
 template <class T>
+class MaxPlanesStep final : public Step {
+  public:
+    MaxPlanesStep(const PoolShape& shape, MaxPlanes<T> pool, int threads)
+        : shape_(shape),
+          pool_(pool),
+          parts_(static_cast<int>(std::clamp<std::int64_t>(shape.n * shape.c * shape.oh, 1, threads))) {}
+    int parts() const override { return parts_; }
+    std::size_t scratch_bytes() const override {
+        return static_cast<std::size_t>(kPlanesRows * planes_line(shape_)) * sizeof(float);
+    }
+    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        const std::int64_t rows = shape_.n * shape_.c * shape_.oh;
+        pool_(reinterpret_cast<const T*>(buffers[0]), reinterpret_cast<T*>(buffers[1]), shape_,
+              reinterpret_cast<float*>(scratch), rows * part / parts_, rows * (part + 1) / parts_);
+    }
+
+  private:
+    PoolShape shape_;
+    MaxPlanes<T> pool_;
+    int parts_;
+};
+
+template <class T>
 nb::object made(const PoolShape& shape, PoolRows<T> pool, int threads) {
     return capsule(std::make_unique<PoolStep<T>>(shape, pool, threads));
 }
 
-nb::object pool_step(std::vector<std::int64_t> s, const std::string& dtype, bool max, bool count_padding,
-                     int threads) {
+PoolShape shape_of(const std::vector<std::int64_t>& s, bool count_padding) {
     if (s.size() != 12) throw nb::value_error("pool_step: 12 lengths expected");
-    const PoolShape shape{s[0], s[1], s[2], s[3],  s[4],  s[5],         s[6],
-                          s[7], s[8], s[9], s[10], s[11], count_padding};
+    return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], count_padding};
+}
+
+nb::object max_planes_step(const std::vector<std::int64_t>& lengths, bool half, int threads) {
+    const PoolShape shape = shape_of(lengths, false);
+    const PoolingKernels& k = active_pooling_kernels();
+    if (half)
+        return capsule(std::make_unique<MaxPlanesStep<std::uint16_t>>(shape, k.max_planes_bfloat16, threads));
+    return capsule(std::make_unique<MaxPlanesStep<float>>(shape, k.max_planes, threads));
+}
+
+nb::object pool_step(const std::vector<std::int64_t>& lengths, const std::string& dtype, bool max,
+                     bool count_padding, int threads) {
+    const PoolShape shape = shape_of(lengths, count_padding);
     const PoolingKernels& k = active_pooling_kernels();
     if (dtype == "float32") return made(shape, max ? k.max_float : k.mean_float, threads);
     if (dtype == "bfloat16") return made(shape, max ? k.max_bfloat16 : k.mean_bfloat16, threads);
@@ -59,6 +93,7 @@ nb::object pool_step(std::vector<std::int64_t> s, const std::string& dtype, bool
 void bind_pooling(nb::module_& m) {
     m.def("pool_step", &pool_step, nb::arg("lengths"), nb::arg("dtype"), nb::arg("max"),
           nb::arg("count_padding"), nb::arg("threads"));
+    m.def("max_planes_step", &max_planes_step, nb::arg("lengths"), nb::arg("half"), nb::arg("threads"));
 }
 
 }  // namespace mge
