@@ -418,10 +418,10 @@ class Plan:
         if not exact:
             name_activations(graph)
             fold_views(graph)
-        name_norms(graph)
+        name_norms(graph, exact=exact)
         join_factors(graph, exact=exact)
         widen_halves(graph, exact=exact)
-        if name_norms(graph):
+        if name_norms(graph, exact=exact):
             join_factors(graph, exact=exact)
         fuse(graph, exact=exact)
         if exact:

@@ -81,7 +81,7 @@ def prepared(source: InternalGraph) -> InternalGraph:
     if not exact:
         name_activations(graph)
         fold_views(graph)
-    name_norms(graph)
+    name_norms(graph, exact=exact)
     fuse(graph, exact=exact)
     fuse_chains(graph, cuda.elementwise.usable)
     graph.lint()

@@ -11,6 +11,7 @@ from megengine.ops.common import normalize_axes
 from megengine.ops.norm import along_channels, norm_factor
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.passes.affine_maps import is_tame
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
 from megengine.traced_module.patterns import Pattern, any_, call, const
 
@@ -80,26 +81,67 @@ def _channel_mean(m: Found) -> TensorNode:
 
 
 _PARAMETERS = [const() for _ in range(4)]
+_NORMED = call("batch_norm", _X, *_PARAMETERS)
+_FACTOR, _TERM = const(), const()
+
+
+def _seen(value: Pattern) -> Pattern:
+    """A value of float32, or what is left of it in 16 bits."""
+    return call("cast", call("cast", value, dtype=lambda dtype: dtype in HALVES)) | value
+
+
+_SCALED = call("mul", _seen(_NORMED), _FACTOR)
+_MAPPED = call("add", _seen(_SCALED), _TERM) | _SCALED | call("add", _seen(_NORMED), _TERM)
 
 
 def _affine(m: Found) -> TensorNode:
-    """As the reference computes it: what is behind can join it."""
+    """As the reference computes it, with factors behind it in its own: what is behind can join it."""
+    ndim = m[_X].spec.ndim
     scale, shift, mean, var = (m[p].expr.value.numpy() for p in _PARAMETERS)
-    factor = norm_factor(scale, var, m.root.expr.attrs["eps"])
-    shape = along_channels(scale.size, m[_X].spec.ndim)
-    mean, factor, shift = (m.constant(v.reshape(shape), "of_batch_norm") for v in (mean, factor, shift))
+    factor = norm_factor(scale, var, m[_NORMED].expr.attrs["eps"])
+    shape = along_channels(scale.size, ndim)
+    mean, factor, shift = (v.reshape(shape) for v in (mean, factor, shift))
+    scale, term = _behind(m)
+    mean, factor, shift = (m.constant(v, "of_batch_norm") for v in (mean, factor * scale, shift * scale + term))
     y = m.apply("mul", m.apply("sub", m[_X], mean), factor)
     return m.apply("add", y, shift, name=m.root.name)
+
+
+def _behind(m: Found) -> tuple[np.ndarray, np.ndarray]:
+    """What a batch norm is multiplied by, and what is added to that."""
+    beside = [
+        m[p].expr.value.numpy() if p in m else np.asarray(value, np.float32) for p, value in ((_FACTOR, 1), (_TERM, 0))
+    ]
+    return beside[0], beside[1]
+
+
+def _of_float32(m: Found) -> bool:
+    return {m[p].dtype for p in (_X, *_PARAMETERS)} == {np.dtype(np.float32)}
+
+
+def _by_channels(m: Found) -> bool:
+    """Factor and term are those of channels, of a size with which sums may be divided otherwise."""
+    x, (scale, term) = m[_X], _behind(m)
+    if not _of_float32(m) or m.root.spec != x.spec or not is_tame(x, scale, term):
+        return False
+    shape = along_channels(x.shape[1], x.spec.ndim)
+    return all(np.broadcast_shapes(v.shape, shape) == shape for v in (scale, term))
 
 
 RULES = (
     _rule(_CENTRED),
     _rule(_X),
     Rule("channel_mean", call("reshape", _POOLED), _channel_mean, when=_over_channels),
-    Rule("batch_norm", call("batch_norm", _X, *_PARAMETERS), _affine, when=lambda m: m[_X].dtype == np.float32),
+    Rule("batch_norm", _NORMED, _affine, when=_of_float32),
 )
 
 
-def name_norms(graph: InternalGraph) -> bool:
-    """Rewrite in place; True if something changed. It begins with the last op, so that factors are met first."""
-    return bool(rewrite(graph, RULES, last_first=True))
+_REASSOCIATED = (Rule("scaled_batch_norm", _MAPPED, _affine, when=_by_channels),)
+
+
+def name_norms(graph: InternalGraph, *, exact: bool) -> bool:
+    """Rewrite in place; True if something changed. It begins with the last op, so that factors are met first.
+
+    `exact`: results keep their bits. Otherwise factors and terms behind a batch norm join its own.
+    """
+    return bool(rewrite(graph, RULES if exact else (*_REASSOCIATED, *RULES), last_first=True))

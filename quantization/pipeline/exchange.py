@@ -36,7 +36,7 @@ def exchange(graph: InternalGraph, branches: Mapping[str, QuantizedDType]) -> In
     for name, dtype in branches.items():
         round_edge(g, g.node(name), dtype, **{INSIDE: "the branch of a residual sum"})
     rewrite(g, _RULES)
-    name_norms(g)
+    name_norms(g, exact=True)
     remove_dead(g)
     return g
 

@@ -1,5 +1,7 @@
 """Normalisations spelled out in ops are one step of a plan, and batch norms join the arithmetic around them."""
 
+import copy
+
 import numpy as np
 import pytest
 from plan_kernels import check
@@ -7,10 +9,12 @@ from plan_kernels import check
 import megengine.functional as F
 import megengine.module as M
 from megengine import plan
+from megengine.core.dtype import bfloat16
 from megengine.dispatch import apply
 from megengine.kernels.half_conversion import HALVES
+from megengine.plan.norms import name_norms
 from megengine.tensor import Parameter, tensor
-from megengine.traced_module import record, trace_module
+from megengine.traced_module import lower, record, trace_module
 
 
 def draw(*shape, seed=0):
@@ -121,6 +125,67 @@ def test_a_batch_norm_alone_joins_its_activation():
     norm.running_mean[...] = tensor(draw(1, 6, 1, 1))
     norm.running_var[...] = tensor(np.abs(draw(1, 6, 1, 1)))
     assert steps(lambda net, x: F.relu(net.norm(x)), draw(2, 6, 5, 4), norm=norm) == ["elementwise"]
+
+
+def normed(dtype=np.float32):
+    norm = M.BatchNorm2d(6)
+    norm.weight[...], norm.bias[...] = (tensor(draw(1, 6, 1, 1, seed=seed)) for seed in (2, 3))
+    norm.running_mean[...] = tensor(draw(1, 6, 1, 1))
+    norm.running_var[...] = tensor(np.abs(draw(1, 6, 1, 1)) + 0.5)
+    for one in norm.tensors():
+        one.set_value(one.astype(dtype))
+    return norm
+
+
+def channels(seed, dtype=np.float32):
+    return Parameter(draw(6, 1, 1, seed=seed).astype(dtype))
+
+
+def arithmetic(function, x, **parts):
+    """The ops of the chain of a plan; results are near those of eager calls in float64 or, of halves, float32."""
+    net = Net(function, **copy.deepcopy(parts)).eval()
+    made = plan.compile(trace_module(net, tensor(x)))
+    (chain,) = (e for e in made.graph.exprs() if getattr(e, "op", "") == "elementwise")
+    got = made(x)[0].astype(np.float64)
+    wide = np.float64 if x.dtype == np.float32 else np.float32
+    for one in net.tensors():
+        one.set_value(one.astype(wide))
+    step = 2.0**-22 if x.dtype == np.float32 else 2.0**-7
+    want = net(tensor(x.astype(wide))).numpy()
+    np.testing.assert_allclose(got, want, rtol=2 * step, atol=8 * step)
+    return [op for op, *_ in chain.attrs["program"] if op != "cast"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, bfloat16], ids=str)
+def test_factors_and_terms_behind_a_batch_norm_are_its_own(dtype):
+    x, parts = draw(2, 6, 5, 4).astype(dtype), {"norm": normed(dtype), "a": channels(4, dtype), "b": channels(5, dtype)}
+    one = ["sub", "mul", "add", "relu"]
+    assert arithmetic(lambda net, x: F.relu(net.norm(x) * net.a + net.b), x, **parts) == one
+    assert arithmetic(lambda net, x: F.relu(net.b + net.norm(x)), x, **parts) == one
+    assert arithmetic(lambda net, x: F.relu(net.a * net.norm(x)), x, **parts) == one
+    assert arithmetic(lambda net, x: F.relu(net.norm(x) * 3 + 1), x, **parts) == one
+
+
+def test_what_is_beside_a_batch_norm_and_no_part_of_it():
+    x, parts = draw(2, 6, 5, 4), {"norm": normed(), "rows": Parameter(draw(5, 4)), "huge": channels(4)}
+    parts["huge"][...] = 2.0**23
+    kept = ["sub", "mul", "add", "mul", "relu"]
+    assert arithmetic(lambda net, x: F.relu(net.norm(x) * net.rows), x, **parts) == kept
+    assert steps(lambda net, x: F.relu(net.norm(x) + net.huge - net.huge), x, **parts) == ["elementwise"]
+    assert steps(lambda net, x: F.concat([net.norm(x), net.norm(x) * 2]), x, norm=normed()).count("elementwise") >= 1
+
+
+def test_a_batch_norm_of_wider_numbers_stays():
+    assert steps(lambda net, x: net.norm(x) * net.a, draw(2, 6, 5, 4), norm=normed(np.float64), a=channels(4))
+
+
+def test_integer_networks_keep_the_bits_of_a_scaled_batch_norm():
+    norm, a = normed(), channels(4)
+    g = trace_module(Net(lambda net, x: net.norm(x) * net.a, norm=norm, a=a).eval(), tensor(draw(2, 6, 5, 4)))
+    for exact, count in ((True, 2), (False, 1)):
+        graph = lower(g).graph.clone()
+        name_norms(graph, exact=exact)
+        assert sum(getattr(e, "op", "") == "mul" for e in graph.exprs()) == count
 
 
 def test_rows_of_any_rank_take_bias_and_activation():
