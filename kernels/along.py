@@ -82,7 +82,10 @@ def _way(problem: Problem) -> str | None:
 
 
 def _sum_usable(problem: Problem) -> str | None:
-    if problem.inputs[0].dtype != np.float32:
+    dtype = problem.inputs[0].dtype
+    if dtype == bfloat16 and _way(problem) == "columns":
+        return no_elements(problem) or _kept_in_order(problem)
+    if dtype != np.float32:
         return _whole_usable(problem)
     if _way(problem) is None:
         return f"axes {_axes(problem)} of a value that lies channels-last"
@@ -107,7 +110,7 @@ def _reduce_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
 
 def _sum_step(problem: Problem, constants: dict[int, np.ndarray], threads: int, *, averaged: bool = False) -> Any:
     x = problem.inputs[0]
-    if x.dtype != np.float32:
+    if x.dtype not in (np.float32, bfloat16):
         return _reduce_step(problem, constants, threads)
     way, runs = _way(problem), _runs(problem)
     divisor = float(x.size // problem.outputs[0].size) if averaged else 1.0
@@ -116,9 +119,8 @@ def _sum_step(problem: Problem, constants: dict[int, np.ndarray], threads: int, 
     of_columns = way == "columns"
     n, rows, cols = (x.shape[0], x.shape[2] * x.shape[3], x.shape[1]) if of_columns else (1, 1, runs[-1][0])
     rows = rows if of_columns else x.size // cols
-    return _core.sums_step(
-        n=n, rows=rows, cols=cols, divisor=divisor, in_turn=way == "in turn", of_columns=of_columns, threads=threads
-    )
+    sizes, options = {"n": n, "rows": rows, "cols": cols}, {"in_turn": way == "in turn", "of_columns": of_columns}
+    return _core.sums_step(**sizes, divisor=divisor, **options, halves=x.dtype == bfloat16, threads=threads)
 
 
 # ---------------------------------------------------------------- along one axis

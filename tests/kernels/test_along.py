@@ -5,10 +5,12 @@ import pytest
 from plan_kernels import check, draw, problem_of
 
 import megengine.functional as F
+from megengine.core.dtype import bfloat16
 from megengine.core.errors import IndexOutOfRangeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
-from megengine.kernels import _core, isa, memory
+from megengine.kernels import _core, along, isa
+from megengine.kernels.memory import bits
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.tensor import tensor
@@ -38,6 +40,27 @@ def test_reductions_of_pictures(op, shape):
     for axis in subsets(4):
         for keepdims in (True, False):
             check(op, [draw(shape)], {"axis": axis, "keepdims": keepdims}, left_out=axis not in native)
+
+
+@pytest.mark.parametrize("op", ["sum", "mean"])
+@pytest.mark.parametrize(
+    "shape", [(2, 33, 3, 4), (1, 17, 9, 16), (1, 5, 12, 1), (2, 300, 9, 15), (1, 256, 16, 17)], ids=str
+)
+def test_planes_of_bfloat16_are_summed_in_float32(op, shape):
+    x = draw(shape).astype(bfloat16)
+    x[0, 0, 0, 0] = np.nan
+    problem = problem_of(op, [x], {"axis": (2, 3), "keepdims": True})
+    want = get_op(op).reference(x.astype(np.float32), axis=(2, 3), keepdims=True).astype(bfloat16)
+    kernel = getattr(along, f"own_{op}")
+    source = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    for level in isa.available():
+        for threads in (1, 2):
+            out = np.zeros(want.shape, bfloat16)
+            with isa.capped(level):
+                assert kernel.usable(problem) is None
+                _core.run_step(kernel.make_step(problem, {}, threads), [bits(source), bits(out)])
+            np.testing.assert_array_equal(out.view(np.uint16), want.view(np.uint16))
+    assert "bfloat16; only" in kernel.usable(problem_of(op, [x], {"axis": (1,), "keepdims": True}))
 
 
 @pytest.mark.parametrize("dtype", ["i4", "i8", "i1", "u1"])
@@ -224,7 +247,7 @@ def test_channels_in_groups(shape, groups, pairs, level):
             out = np.full(x.size + 16, 7, dtype)
             with isa.capped(level):
                 step = family(problem.op).for_plan(problem, {1: held})[0].make_step(problem, {1: held}, threads)
-                _core.run_step(step, [memory.bits(given), memory.bits(out[: x.size])])
+                _core.run_step(step, [bits(given), bits(out[: x.size])])
             np.testing.assert_array_equal(out[: x.size].astype("f4").reshape(shape), want.astype("f4"))
             assert (out[x.size :] == 7).all()
 

@@ -94,6 +94,9 @@ struct FloatKernels {
     // dst[i][c]: the sum over p of src[i][p][c] as NumPy adds neighbours, divided by `divisor`.
     void (*column_sum)(const float* src, float* dst, std::int64_t n, std::int64_t rows, std::int64_t cols,
                        float divisor);
+    // The same of bfloat16 numbers: sums in float32, results rounded once.
+    void (*column_sum_of_halves)(const std::uint16_t* src, std::uint16_t* dst, std::int64_t n,
+                                 std::int64_t rows, std::int64_t cols, float divisor);
     // The largest number of a row, or the smallest; n >= 1.
     float (*row_extreme)(const float* src, std::int64_t n, bool most);
     // dst[i]: the larger of dst[i] and src[i], or the smaller.

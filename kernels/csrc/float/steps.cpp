@@ -49,19 +49,25 @@ class PlanesPoolStep final : public Step {
 class SumsStep final : public Step {
   public:
     SumsStep(std::int64_t n, std::int64_t rows, std::int64_t cols, float divisor, bool in_turn,
-             bool of_columns, int threads)
+             bool of_columns, bool halves, int threads)
         : n_(n),
           rows_(rows),
           cols_(cols),
           divisor_(divisor),
           in_turn_(in_turn),
           of_columns_(of_columns),
+          halves_(halves),
           parts_(static_cast<int>(std::clamp<std::int64_t>(of_columns ? n : n * rows, 1, threads))) {}
     int parts() const override { return parts_; }
     void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
         const std::int64_t total = of_columns_ ? n_ : n_ * rows_;
         const std::int64_t begin = total * part / parts_, end = total * (part + 1) / parts_;
-        if (of_columns_)
+        if (halves_)
+            f_.column_sum_of_halves(
+                reinterpret_cast<const std::uint16_t*>(buffers[0]) + begin * rows_ * cols_,
+                reinterpret_cast<std::uint16_t*>(buffers[1]) + begin * cols_, end - begin, rows_, cols_,
+                divisor_);
+        else if (of_columns_)
             f_.column_sum(in(buffers, 0) + begin * rows_ * cols_, out(buffers, 1) + begin * cols_,
                           end - begin, rows_, cols_, divisor_);
         else
@@ -72,7 +78,7 @@ class SumsStep final : public Step {
   private:
     std::int64_t n_, rows_, cols_;
     float divisor_;
-    bool in_turn_, of_columns_;
+    bool in_turn_, of_columns_, halves_;
     int parts_;
     const FloatKernels& f_ = active_float_kernels();
 };
@@ -248,11 +254,13 @@ void bind_float(nb::module_& m) {
     m.def(
         "sums_step",
         [](std::int64_t n, std::int64_t rows, std::int64_t cols, float divisor, bool in_turn, bool of_columns,
-           int threads) {
-            return capsule(std::make_unique<SumsStep>(n, rows, cols, divisor, in_turn, of_columns, threads));
+           bool halves, int threads) {
+            if (halves && !of_columns) throw nb::value_error("sums_step: of halves columns alone are summed");
+            return capsule(
+                std::make_unique<SumsStep>(n, rows, cols, divisor, in_turn, of_columns, halves, threads));
         },
         nb::arg("n"), nb::arg("rows"), nb::arg("cols"), nb::arg("divisor"), nb::arg("in_turn"),
-        nb::arg("of_columns"), nb::arg("threads"));
+        nb::arg("of_columns"), nb::arg("halves"), nb::arg("threads"));
     m.def(
         "neighbour_mean_step",
         [](std::int64_t rows, std::int64_t cols, std::int64_t window, std::int64_t before, int threads) {
