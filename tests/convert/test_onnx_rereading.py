@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from megengine.convert.onnx import export, load
+from megengine.convert.onnx import export, importer, load, shape_rules
 from megengine.convert.onnx.rereading import check_every_size
 from megengine.core.errors import FileFormatError, ShapeError
 from megengine.core.sizes import named
@@ -213,3 +213,26 @@ def test_axes_of_one_name_are_equal():
     assert str(net.graph.outputs[0].spec) == "float32[batch, 16]"
     with pytest.raises(ShapeError, match="does not fit the model's"):
         load(model, input_shapes={"x": ("batch", "eight"), "state": ("batch", 8)})
+
+
+def test_a_reading_at_other_sizes_ends_where_it_is_refused(monkeypatch):
+    """Only whether it is refused counts: nothing behind is looked at. Blocks of 4 take no odd length."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> net (float[L,3] x) => (float[m,12] y) <int64[2] blocks = {-1, 12}> '
+        "{ b = Reshape (x, blocks) y = Relu (b) }"
+    )
+    monkeypatch.setattr(importer._Importer, "_stand_in", lambda *_: pytest.fail("looked behind a refused node"))
+    net = load(model, example_sizes={"L": 8})
+    assert net(np.ones((12, 3), np.float32)).shape == (3, 12)
+
+
+def test_slices_of_known_bounds_do_not_walk_the_graph(monkeypatch):
+    """Each would take as long as the graph before it: a document encoder has a hundred a layer."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> net (float[L,3] x) => (float[m,3] y) '
+        "<int64[1] one = {1}, int64[1] zero = {0}> "
+        "{ h = Shape (x) t = Slice (h, zero, one) a = Add (x, x) y = Slice (a, one, t, zero) }"
+    )
+    monkeypatch.setattr(shape_rules, "_WINDOWS", None)  # a walk would ask for them
+    net = load(model, example_sizes={"L": 8})
+    assert net(np.ones((12, 3), np.float32)).shape == (11, 3)

@@ -130,11 +130,12 @@ def load_graph(
     try:
         stored = list(initializers(model.graph, folder))
 
-        def read(examples: Examples) -> InternalGraph:
-            return _Importer(model, folder, stored, input_shapes, input_values or {}, examples, dynamic).run()
+        def read(examples: Examples, **options: bool) -> InternalGraph:
+            values = input_values or {}
+            return _Importer(model, folder, stored, input_shapes, values, examples, dynamic, **options).run()
 
         graph, joined = at_usual_sizes(read, example_sizes or {})
-        check_every_size(graph, lambda sizes: read(Examples(sizes, SCALES[0], joined)))
+        check_every_size(graph, lambda sizes: read(Examples(sizes, SCALES[0], joined), listing=False))
     except FileFormatError as error:
         error.add_note(f"while importing {name!r}")
         raise
@@ -175,6 +176,7 @@ class _Importer:
     fixed: Mapping[str, Any]
     examples: Examples
     dynamic: bool
+    listing: bool = True  # whether what else is refused behind the first node is listed
     # of the graph that is read, then those around it
     values: ChainMap[str, Any] = field(default_factory=lambda: ChainMap({}))
     captured: dict[int, tuple[str, TensorNode, TensorNode]] = field(default_factory=dict)
@@ -201,6 +203,8 @@ class _Importer:
                 else:
                     self.missing.update(node.output)
             except FileFormatError as error:
+                if not self.listing:
+                    raise
                 refused.append(error)
                 self._stand_in(node)
         if refused:

@@ -176,15 +176,12 @@ def _from_front(node: OnnxNode, place: int, length: int) -> int:
 
     `x[..., -y.shape[-1]:]` of a convolution's result y (WaveNet) begins behind the front of x: y has a place.
     """
-    if not is_open((place, length)):
+    if not is_open((place, length)) or sign_beside(place, ()) in (0, 1):
         return place
-    fitting = [
-        size
-        for expr in node.graph.exprs()
-        if isinstance(expr, Apply) and expr.op in _WINDOWS
-        for size in expr.output.shape[2:]
-        if is_open(size)
-    ]
+    if sign_beside(place, ()) == -1 and (other := sign_beside(place + length, ())) is not None:
+        return place + length if other >= 0 else place  # no window has to tell it
+    sizes = (expr.output.shape[2:] for expr in node.graph.exprs() if isinstance(expr, Apply) and expr.op in _WINDOWS)
+    fitting = list(dict.fromkeys(size for shape in sizes for size in shape if is_open(size)))
     if sign_beside(place, fitting) == -1 and sign_beside(place + length, fitting) in (0, 1):
         return place + length
     return place
