@@ -130,9 +130,9 @@ def load_graph(
     try:
         stored = list(initializers(model.graph, folder))
 
-        def read(examples: Examples, **options: bool) -> InternalGraph:
+        def read(examples: Examples, *, listing: bool = True) -> InternalGraph:
             values = input_values or {}
-            return _Importer(model, folder, stored, input_shapes, values, examples, dynamic, **options).run()
+            return _Importer(model, folder, stored, input_shapes, values, examples, dynamic, listing).run()
 
         graph, joined = at_usual_sizes(read, example_sizes or {})
         check_every_size(graph, lambda sizes: read(Examples(sizes, SCALES[0], joined), listing=False))
