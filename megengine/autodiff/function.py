@@ -16,8 +16,8 @@ from megengine.tensor import Tensor
 class Function:
     """Subclass it with `forward(*inputs)` and `backward(*output_grads)`; an instance is called like a function.
 
-    `backward` returns one gradient (or None) per tensor input; values may be kept on self in between. There,
-    `self.needs` says which tensor inputs want a gradient.
+    `backward` returns one gradient (or None) per tensor input, and may return None for others after them; values may be
+    kept on self in between. There, `self.needs` says which tensor inputs want a gradient.
     """
 
     needs: tuple[bool, ...] = ()
@@ -61,6 +61,8 @@ class Function:
         grads = self.backward(*cts)
         grads = tuple(grads) if isinstance(grads, (tuple, list)) else (grads,)
         name, wanted = type(self).__name__, len(ctx.inputs)
+        if all(grad is None for grad in grads[wanted:]):
+            grads = grads[:wanted]
         if len(grads) != wanted:
             raise GradientError(
                 f"{name}.backward returned {counted(len(grads), 'gradient')} for {counted(wanted, 'tensor')}; "

@@ -17,7 +17,7 @@ from megengine.core.calls import shown
 from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import ArgumentError, GradientError
 from megengine.core.text import counted
-from megengine.dispatch import apply
+from megengine.dispatch import apply, mixed
 from megengine.dispatch.apply import begin, hidden
 from megengine.dispatch.refusal import explains
 from megengine.logger import get_logger
@@ -134,7 +134,8 @@ class GradManager:
     def _gradients(self, tape: Tape, targets: list, seeds: list, taken: set[int]) -> list[tuple[Tensor, Tensor]]:
         """Each attached tensor that the targets depend on, and its gradient as the callbacks leave it."""
         attached, results = self._alive(), []
-        grads = tape.gradients(targets, seeds, [t for t, _ in attached])
+        with mixed.kept():  # the recorded operands were cast as the forward asked for
+            grads = tape.gradients(targets, seeds, [t for t, _ in attached])
         for (tensor, callbacks), grad in zip(attached, grads, strict=True):
             if grad is None:
                 continue

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import DType, as_dtype
-from megengine.dispatch.apply import Interposer, active_interposers, apply, begin, end
+from megengine.dispatch.apply import Interposer, active_interposers, apply, begin, end, hidden
 from megengine.dispatch.record import Op
 from megengine.tensor import Tensor
 
@@ -61,6 +62,11 @@ def cast_by(new: Casting | None) -> None:
         end(old)
     if new is not None:
         begin(new)
+
+
+def kept() -> AbstractContextManager[None]:
+    """A context in which operands keep their precision: for layers that mixed precision leaves alone."""
+    return hidden(lambda one: isinstance(one, Casting))
 
 
 def lowered(x: Tensor) -> Tensor:

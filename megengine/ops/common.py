@@ -50,7 +50,23 @@ def as_tensor(value: Any, *, like: Tensor | None = None) -> Tensor:
         array = np.asarray(value)
         if array.dtype != object:  # a number of more than 64 bits is refused below
             return Tensor._wrap(array.astype(number_dtype(value, like.dtype)), None, like.device)
-    return Tensor._wrap(Tensor(value)._storage(), None, like.device)
+    array = Tensor(value)._storage()
+    if isinstance(value, (list, tuple)) and isinstance(like.dtype, np.dtype) and _holds(like.dtype, array):
+        array = array.astype(like.dtype)
+    return Tensor._wrap(array, None, like.device)
+
+
+def _holds(dtype: np.dtype, array: np.ndarray) -> bool:
+    """Whether a list becomes an operand in `dtype`: float16 takes any numbers, integers those that fit.
+
+    MegEngine casts lists to the tensor's dtype; where that would cut real numbers, the wider dtype is kept here.
+    """
+    if is_float(dtype):
+        return array.dtype != BOOL
+    if BOOL in (dtype, array.dtype) or is_float(array.dtype):
+        return False
+    bounds = np.iinfo(dtype)
+    return not array.size or (bounds.min <= array.min() and array.max() <= bounds.max)
 
 
 def number_dtype(value: Any, dtype: np.dtype) -> np.dtype:

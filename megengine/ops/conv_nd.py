@@ -7,12 +7,11 @@ from typing import Any
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import apply, public
+from megengine.dispatch import apply, mixed, public
 from megengine.ops.common import (
     Integers,
     as_tensor,
     check_modes,
-    factors,
     floating,
     operands,
     pad_pairs,
@@ -156,7 +155,7 @@ def local_conv2d(
     """A convolution with weights for each position: inp [N,C,H,W], weight (groups,oh,ow,C/groups,kh,kw,O/groups)."""
     op = "local_conv2d"
     check_modes(op, conv_mode)
-    x, w = factors(op, inp, weight)
+    x, w = operands(op, inp, weight)
     if w.ndim != 7 or x.ndim != 4 or w.shape[0] * w.shape[3] != x.shape[1]:
         raise ShapeError(
             f"{op}: inp has shape {x.shape}, weight {w.shape}; "
@@ -170,7 +169,8 @@ def local_conv2d(
     split = apply("reshape", windows, shape=(n, g, c, oh, ow, kh, kw))
     rows = apply("reshape", apply("transpose", split, perm=(1, 3, 4, 0, 2, 5, 6)), shape=(g, oh, ow, n, c * kh * kw))
     flat = apply("reshape", w, shape=(g, oh, ow, c * kh * kw, o))
-    y = product(rows, flat)
+    with mixed.kept():  # as in MegEngine, whose autocast leaves this layer alone
+        y = product(rows, flat)
     y = apply("reshape", apply("transpose", y, perm=(3, 0, 4, 1, 2)), shape=(n, g * o, oh, ow))
     return y if bias is None else y + as_tensor(bias)
 

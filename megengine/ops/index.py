@@ -327,7 +327,8 @@ def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor,
 def setitem(inp: Tensor, key: Any, value: TensorLike) -> Tensor:
     """`inp` with other elements. `inp[key] = value` replaces the value of `inp`; other tensors are not affected.
 
-    For a tensor without axes, `x[...] = value` also takes the shape and dtype of the value, as in MegEngine.
+    A value of one element on one axis fits a single element: `x[0, 1] = [2]`. For a tensor without axes,
+    `x[...] = value` also takes the shape and dtype of the value, as in MegEngine.
     """
     if key is Ellipsis and not inp.spec.shape:
         value = value if isinstance(value, Tensor) else cast(as_tensor(value, like=inp), inp.dtype)
@@ -343,14 +344,22 @@ def setitem(inp: Tensor, key: Any, value: TensorLike) -> Tensor:
     if truth is False:
         items[0] = slice(0)
     pattern, indices = _advanced(target, items)
+    if all(part == "i" for part in pattern) and not any(i.ndim for i in indices):
+        value = _single(value)
     out = apply("set_index", target, value, *indices, pattern=pattern)
     return out if out.shape == inp.shape else apply("reshape", out, shape=inp.shape)
+
+
+def _single(value: Tensor) -> Tensor:
+    """A value for one element without the axis of length 1 that MegEngine's numbers have."""
+    return apply("reshape", value, shape=()) if value.spec.shape == (1,) else value
 
 
 def _set_plain(inp: Tensor, key: tuple[Any, ...], value: Tensor) -> Tensor:
     """Setitem with a key of integers, slices, None and Ellipsis: no index is a tensor."""
     starts, stops, steps, shape = _slices(inp.shape, key)
     pattern = tuple(zip(starts, stops, steps, strict=True))
+    value = value if shape else _single(value)
     if value.spec.shape:
         if broadcast_shapes("set_index", shape, value.shape) != shape:
             raise ShapeError(f"set_index: a value of shape {value.shape} does not fit into shape {shape}")

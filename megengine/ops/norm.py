@@ -120,20 +120,34 @@ def _axis(op: str, x: Tensor, axis: Any) -> int:
 
 def _normalised(op: str, name: str, inp: TensorLike, axis: Any) -> Tensor:
     x = floating(inp)
+    if isinstance(axis, (list, tuple)) and axis:
+        return _over_axes(op, x, [normalize_axis(name, a, x.ndim) for a in axis])
     if x.ndim == 0 and (axis is None or names_only_axis(axis, 0)):  # one element has one axis
         return apply("reshape", apply(op, apply("reshape", x, shape=(1,)), axis=0), shape=())
     return apply(op, x, axis=_axis(name, x, axis))
 
 
+def _over_axes(op: str, x: Tensor, axes: list[int]) -> Tensor:
+    """The op over several axes as if they were one."""
+    if len(set(axes)) == 1:
+        return apply(op, x, axis=axes[0])
+    rest = [a for a in range(x.ndim) if a not in axes]
+    perm = (*rest, *sorted(set(axes)))
+    moved = apply("transpose", x, perm=perm)
+    flat = apply("reshape", moved, shape=(*moved.shape[: len(rest)], -1))
+    y = apply("reshape", apply(op, flat, axis=len(rest)), shape=moved.shape)
+    return apply("transpose", y, perm=tuple(perm.index(a) for a in range(x.ndim)))
+
+
 @public(home=_HOME, by_spec=True)
-def softmax(inp: TensorLike, axis: int | None = None) -> Tensor:
-    """exp(x) normalised to sum 1 along `axis` (default: axis 0 of 1 or 3 axes, else axis 1, as MegEngine)."""
+def softmax(inp: TensorLike, axis: Axes = None) -> Tensor:
+    """exp(x) normalised to sum 1 along `axis`, or over several (default: 0 of 1 or 3 axes, else 1, as in MegEngine)."""
     return _normalised("softmax", "softmax", inp, axis)
 
 
 @public(home=_HOME, by_spec=True)
-def logsoftmax(inp: TensorLike, axis: int) -> Tensor:
-    """Logarithm of softmax along `axis`, without overflow."""
+def logsoftmax(inp: TensorLike, axis: Axes) -> Tensor:
+    """Logarithm of softmax along `axis`, or over several, without overflow."""
     return _normalised("log_softmax", "logsoftmax", inp, axis)
 
 

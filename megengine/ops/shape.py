@@ -235,6 +235,7 @@ def transpose_method(self: Tensor, *args: Integers | str) -> Tensor:
 
 def _permuted(x: Tensor, items: list[Any]) -> Tensor:
     """Axes in this order, "x" being a new one of length 1."""
+    items = [int(p) if isinstance(p, Tensor) else p for p in items]
     kept = [normalize_axis("transpose", p, x.ndim) for p in items if p != "x"]
     out = apply("transpose", x, perm=tuple(kept))
     new = [i for i, p in enumerate(items) if p == "x"]

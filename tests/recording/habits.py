@@ -13,6 +13,7 @@ import data_habits
 import end_habits
 import graph_habits
 import line_habits  # noqa: F401  (enters its own)
+import odd_habits  # noqa: F401
 import numpy as np
 import precision_habits
 import quantized_habits

@@ -62,7 +62,6 @@ class _Casts(Listener):
 LAYERS = {
     "conv2d": (lambda x, w: F.conv2d(x, w, F.zeros(3, dtype=w.dtype)), (2, 4, 6, 6), (3, 4, 3, 3), 2),
     "conv_transpose2d": (F.conv_transpose2d, (2, 4, 6, 6), (4, 3, 3, 3), 1),
-    "local_conv2d": (F.local_conv2d, (2, 4, 3, 3), (1, 2, 2, 4, 2, 2, 3), 1),
     "linear": (lambda x, w: F.linear(x, w, F.zeros(3, dtype=w.dtype)), (2, 4), (3, 4), 2),
     "matmul": (F.matmul, (2, 4), (4, 3), 1),
     "einsum": (lambda x, w: F.einsum("ij,jk->ki", x, w), (2, 4), (4, 3), 1),
@@ -94,12 +93,30 @@ def test_an_activation_in_the_lower_precision_is_not_cast(name):
         np.testing.assert_array_equal(got.numpy(), expected.numpy())
 
 
-@pytest.mark.parametrize("layer", [F.conv3d, F.conv_transpose3d])
-def test_layers_that_are_not_lowered_raise_what_is_low(layer):
-    """As in MegEngine 1.13."""
-    x, w = F.ones((1, 2, 3, 3, 3)), F.ones((2, 2, 1, 1, 1))
-    with amp.autocast():
-        assert layer(x.astype("float16"), w).dtype == np.float32
+ALONE = {
+    "conv3d": (F.conv3d, (1, 2, 3, 3, 3), (2, 2, 1, 1, 1)),
+    "conv_transpose3d": (F.conv_transpose3d, (1, 2, 3, 3, 3), (2, 2, 1, 1, 1)),
+    "local_conv2d": (F.local_conv2d, (2, 4, 3, 3), (1, 2, 2, 4, 2, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_layers_that_are_not_lowered_raise_what_is_low(name):
+    """As in MegEngine 1.13: the values and gradients are those without autocast."""
+    layer, x, w = ALONE[name]
+    rng = np.random.default_rng(1)
+    x, w = (mge.tensor(rng.normal(0, 1, shape).astype(np.float32)) for shape in (x, w))
+    found = []
+    for enabled in (True, False):
+        gm = GradManager().attach([x, w])
+        with amp.autocast(enabled=enabled), gm:
+            assert layer(x.astype("float16"), w).dtype == np.float32
+            y = layer(x, w)
+            gm.backward((y * y).sum())
+        found.append([y.numpy(), x.grad.numpy(), w.grad.numpy()])
+        x.grad = w.grad = None
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 def test_wider_operands_keep_their_digits():
