@@ -6,7 +6,8 @@ from saved_content import content
 
 import megengine.functional as F
 import megengine.module as M
-from megengine.tensor import tensor
+from megengine.core.errors import GraphError, MegEngineError
+from megengine.tensor import DeferredValueError, tensor
 from megengine.traced_module import EditLog, trace_module
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
@@ -175,3 +176,39 @@ def test_an_assignment_in_a_shared_submodule_holds_for_every_call():
         node[:, 0] = 1
     y = assigned(np.maximum(assigned(Y, (slice(None), 0), 1) * 2, 0), (slice(None), 0), 1)
     np.testing.assert_allclose(model(tensor(X)).numpy(), y + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", ["number", "row"])
+def test_items_are_chosen_by_a_mask(value):
+    model = TRACED.clone()
+    graph, node = model.graph, model.graph.node("relu_out")
+    with graph.inserting_after(node):
+        if value == "number":
+            node[node > 0.5] = 7
+        else:
+            node[node[:, :, 0] > 0.5] = node[0, 0] - 1
+    graph.lint()
+    y = assigned(Y, Y > 0.5, 7) if value == "number" else assigned(Y, Y[:, :, 0] > 0.5, Y[0, 0] - 1)
+    np.testing.assert_allclose(model(tensor(X))[1].numpy(), y + 1, rtol=1e-6)
+
+
+def test_a_mask_that_fits_nothing_is_refused_where_it_is_used():
+    model, before = TRACED.clone(), content(TRACED)
+    graph, node = model.graph, model.graph.node("relu_out")
+    with pytest.raises(MegEngineError, match="mask|index|shape"), graph.insert_exprs():
+        node[node[:, :2] > 0] = 1
+    assert content(model) == before
+
+
+def test_what_depends_on_values_is_refused_with_what_does_not():
+    model, before = TRACED.clone(), content(TRACED)
+    graph, node = model.graph, model.graph.node("relu_out")
+    with (
+        pytest.raises(DeferredValueError, match=r"__getitem__ gives depends on values.*F\.where"),
+        graph.insert_exprs(),
+    ):
+        node[node > 0]
+    for change in (lambda: node.set_value(node * 2), node.reset_zero):
+        with pytest.raises(GraphError, match=r"'relu_out': it changes or gives .*node\[:\] ="), graph.insert_exprs():
+            change()
+    assert content(model) == before

@@ -115,7 +115,10 @@ class Inserter(Builder, hooks.TraceHooks):
         """The call of a function whose result is not known from specs alone."""
         args, kwargs = unflatten(structure, map(self._value, leaves))
         with hooks.unheard():
-            result = record.function(*args, **kwargs)
+            try:
+                result = record.function(*args, **kwargs)
+            except DeferredValueError:
+                result = _without_values(record, args)
         if type(result) is not Tensor and not any([isinstance(leaf, Tensor) for leaf in flatten(result)[0]]):
             return result
         changed = leaves[0]
@@ -164,7 +167,15 @@ class Inserter(Builder, hooks.TraceHooks):
 
     def method(self, node: TensorNode, name: str, args: tuple, kwargs: dict) -> Any:
         """`node.method(...)` and operators."""
-        return getattr(Tensor, name)(node, *args, **kwargs)
+        try:
+            return getattr(Tensor, name)(node, *args, **kwargs)
+        except AttributeError as error:
+            if error.obj is not node:
+                raise
+        raise GraphError(
+            f"insert_exprs: {name} of {node.name!r}: it changes or gives the value of a tensor, and a node has none; "
+            "node[:] = value puts another value in its place"
+        )
 
     def attribute_of(self, node: ModuleNode, name: str) -> Any:
         """`module_node.name`: a submodule or tensor; what was set under that name here, if anything was."""
@@ -319,19 +330,31 @@ def _below(node: ModuleNode, name: str) -> str:
     return f"{node.expr.name}.{name}" if isinstance(node.expr, GetAttr) else name
 
 
+def _zeros(leaf: Any) -> Any:
+    """A tensor without a value as zeros; all else as it is."""
+    if not isinstance(leaf, Tensor) or leaf._value is not None:
+        return leaf
+    return Tensor._wrap(np.zeros(leaf.spec.shape, storage_of(leaf.dtype)), leaf.dtype, leaf.device)
+
+
+def _without_values(record: Any, args: Any) -> Tensor:
+    """What a function gives that asks for values: `x[mask] = value` has the spec of x, of others it is not known."""
+    if record.name != "__setitem__":
+        raise DeferredValueError(
+            f"insert_exprs: the shape that {record.name} gives depends on values, and nodes have none; "
+            "F.where(condition, a, b) chooses values and keeps the shape"
+        ) from None
+    target, key, _ = args
+    return record.function(target, tree_map(_zeros, key), 0)  # the mask has to fit, with any values in it
+
+
 def _result(module: Module, args: tuple, kwargs: dict) -> Any:
     """What a module gives for tensors without values; it stays as it is."""
     try:
         with untouched(module):
             return module(*args, **kwargs)
     except DeferredValueError:  # observers look at values: a copy gets zeros
-
-        def zeros(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor) or leaf._value is not None:
-                return leaf
-            return Tensor._wrap(np.zeros(leaf.spec.shape, storage_of(leaf.dtype)), leaf.dtype, leaf.device)
-
-        call_arguments = [tree_map(zeros, list(args)), tree_map(zeros, dict(kwargs))]
+        call_arguments = [tree_map(_zeros, list(args)), tree_map(_zeros, dict(kwargs))]
         result = copy.deepcopy(module)(*call_arguments[0], **call_arguments[1])
         return tree_map(lambda leaf: Tensor._deferred(leaf.spec) if isinstance(leaf, Tensor) else leaf, result)
 
