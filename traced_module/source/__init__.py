@@ -26,7 +26,7 @@ from megengine.traced_module.source.arguments import entries_of_graph
 from megengine.traced_module.source.body import Imports
 from megengine.traced_module.source.classes import Classes, modules_of
 from megengine.traced_module.source.parts import HolderPart, LayerPart, ModulePart, Part, Parts, TensorPart, read
-from megengine.traced_module.source.text import INDENT, harmless
+from megengine.traced_module.source.text import INDENT, Names, harmless
 from megengine.traced_module.traced import TracedModule
 
 __all__ = ["save_source", "source_state", "to_source"]
@@ -109,8 +109,11 @@ class _File:
         self.top = parts.top
         self.top.sequential = False
         imports = Imports()
-        for module in modules_of(parts.top):
-            self._prepare(module, imports)
+        modules = list(modules_of(parts.top))
+        for module in modules:
+            self._name_parameters(module, imports)
+        for module in modules:
+            self._import_functions(module, imports)
         classes = Classes(parts, imports, name)
         blocks = [classes.text(plan) for plan in classes.plans]
         blocks.append(self._load(classes.of[id(parts.top)].name))
@@ -128,8 +131,8 @@ class _File:
         except (SyntaxError, RecursionError, MemoryError) as exc:  # nested deeper than Python reads
             raise GraphError(f"to_source: the graph cannot be written as Python ({exc})") from exc
 
-    def _prepare(self, module: ModulePart, imports: Imports) -> None:
-        """Choose the names of imports and parameters, before any statement is written."""
+    def _import_functions(self, module: ModulePart, imports: Imports) -> None:
+        """Choose the names of functions, before any statement is written."""
         for graph in module.graphs:
             for expr in graph.exprs(recursive=False):
                 if isinstance(expr, CallFunction):
@@ -138,12 +141,15 @@ class _File:
                     except GraphError as exc:
                         exc.add_note(f"in {expr!r} of {graph.qualname}")
                         raise
+
+    def _name_parameters(self, module: ModulePart, imports: Imports) -> None:
         module.written = [entries_of_graph(g, module.value.forward_signature) for g in module.graphs]
         if len(set(map(len, module.written))) > 1:
             raise GraphError(
                 f"{'.'.join(module.path) or 'the module'} has graphs for different numbers of arguments, and no "
                 "signature that names them"
             )
+        imports.scopes.append(Names(entry.name for entries in module.written for entry in entries))
 
     # ------------------------------------------------------------ parts of the file
 

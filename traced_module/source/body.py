@@ -58,6 +58,7 @@ class Imports:
 
     def __init__(self) -> None:
         self.names = Names()
+        self.scopes: list[Names] = []  # of parameters, variables and classes, which would hide an import of their name
         self._known: dict[tuple[str, str], str] = {}
 
     def of(self, module: str, name: str) -> str:
@@ -70,9 +71,15 @@ class Imports:
             )
         if (module, outer) not in self._known:
             ours = outer in RESERVED and module.startswith("megengine")  # reserved for this import
-            self._known[module, outer] = outer if ours else self.names.give(outer)
+            self._known[module, outer] = outer if ours else self._free(outer)
         known = self._known[module, outer]
         return f"{known}.{inner}" if inner else known
+
+    def _free(self, wanted: str) -> str:
+        name = self.names.give(wanted)
+        while any(name in scope.taken for scope in self.scopes):
+            name = self.names.give(wanted)
+        return name
 
     def lines(self) -> list[str]:
         of_module: dict[str, list[str]] = {}
@@ -128,6 +135,7 @@ class Body:
         self.graph, self.part, self.parts, self.imports = part.graphs[index], part, parts, imports
         graph, entries = self.graph, varying(part.written[index])
         self.names = Names({*imports.names.taken, *(e.name for e in entries)})
+        imports.scopes.append(self.names)
         self.codes: dict[int, str] = {}
         self.lengths: dict[str, str] = {}  # variables of open lengths
         self.lines: list[str] = []

@@ -72,6 +72,8 @@ class Classes:
             if not module.sequential:
                 lines = [Body(i, module, parts, imports).lines for i in range(len(module.graphs))]
                 self.bodies[id(module)] = list(zip(module.written, lines, strict=True))
+        self.names.taken |= imports.names.taken  # with those that statements needed
+        imports.scopes.append(self.names)
         for level in _by_height(modules):
             groups: dict[Any, list[ModulePart]] = {}
             for module in level:
