@@ -29,6 +29,15 @@ WRONG = {
         lambda m: m.graph.replace_node({first(m, "mul_out"): m.graph.inputs[0]}),
         "a module cannot stand for a tensor",
     ),
+    "replace by a tensor": (
+        lambda m: m.graph.replace_node({first(m, "mul_out"): tensor(np.zeros((2, 4, 6, 6), np.float32))}),
+        r"node Tensor of float32\[2, 4, 6, 6\] does not belong .*; graph\.constant\(tensor\) makes one",
+    ),
+    "replace a name": (
+        lambda m: m.graph.replace_node({"mul_out": first(m, "x")}),
+        r"it is a str, .*; graph\.node\(path\) gives one",
+    ),
+    "erase a name": (lambda m: m.graph.erase("mul_out"), r"it is a str, .*; graph\.node\(path\) gives one"),
     "replace by a number": (lambda m: m.graph.replace_node({first(m, "mul_out"): 3}), "does not belong"),
     "replace by a later value": (
         lambda m: m.graph.replace_node({first(m, "stem_out"): first(m, "fc_out")}),
@@ -245,3 +254,22 @@ def test_wrong_edits_are_many_and_have_types_that_users_catch():
         m.graph.node("mul_ou")
     with pytest.raises(AssertionError, match="expected exactly one item, found 0"):
         m.graph.get_node_by_name("nothing").as_unique()
+
+
+@pytest.mark.parametrize("step", ["undo", "redo"])
+@pytest.mark.parametrize("body", ["transaction", "insertion"])
+def test_the_history_stands_still_while_a_body_is_open(body, step):
+    m = module()
+    graph = m.graph
+    with graph.insert_exprs():
+        made = F.relu(graph.outputs[0])
+    if step == "redo":
+        graph.rename(made, "result")
+        graph.undo()
+    before = state(m)
+    opened = graph.transaction("mine") if body == "transaction" else graph.insert_exprs()
+    with pytest.raises(GraphError, match=rf"{step}: '(mine|insert_exprs)' is open; leave its `with` body"), opened:
+        graph.reset_outputs([made])  # needs what undo would take away
+        getattr(graph, step)()
+    assert state(m) == before
+    graph.lint()

@@ -8,6 +8,7 @@ from typing import Any
 from megengine.core.errors import ArgumentError, GraphError, MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import infer
+from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Call, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node
@@ -19,7 +20,9 @@ _USING = frozenset(("set_input", "set_inputs", "set_args_kwargs", "use", "argume
 def where_it_stands(graph: InternalGraph, part: Any) -> str:
     """Where a node or expression that a graph does not have stands, and what to do."""
     if not isinstance(part, (Node, Expr)):
-        return f"; it is a {type(part).__name__}, expected a part of the graph"
+        remedies = ((str, "; graph.node(path) gives one"), (Tensor, "; graph.constant(tensor) makes one"))
+        remedy = next((text for kind, text in remedies if isinstance(part, kind)), "")
+        return f"; it is a {type(part).__name__}, expected a part of the graph{remedy}"
     if part.top_graph is graph:
         return "; it was taken out of it"
     if part.top_graph.top is graph.top:
@@ -30,7 +33,13 @@ def where_it_stands(graph: InternalGraph, part: Any) -> str:
 def check_owned(graph: InternalGraph, what: str, nodes: Iterable[Node]) -> None:
     for n in nodes:
         if not isinstance(n, Node) or graph.names.get(n.name) is not n:
-            raise GraphError(f"{what}: node {n!r} does not belong to graph {graph.name!r}{where_it_stands(graph, n)}")
+            place = where_it_stands(graph, n)
+            raise GraphError(f"{what}: node {_named(n)} does not belong to graph {graph.name!r}{place}")
+
+
+def _named(part: Any) -> str:
+    """A part as messages write it; of a tensor not its values."""
+    return f"Tensor of {part.spec}" if isinstance(part, Tensor) else repr(part)
 
 
 def check_expr(graph: InternalGraph, what: str, expr: Any, kind: type[Expr] = Expr) -> None:
@@ -38,7 +47,7 @@ def check_expr(graph: InternalGraph, what: str, expr: Any, kind: type[Expr] = Ex
         raise GraphError(f"{what}: {expr.name!r} is a node; expected the expression that makes it: node.expr")
     if not isinstance(expr, Expr) or expr.top_graph is not graph or not expr.in_graph:
         raise GraphError(
-            f"{what}: expression {expr!r} does not belong to graph {graph.name!r}{where_it_stands(graph, expr)}"
+            f"{what}: expression {_named(expr)} does not belong to graph {graph.name!r}{where_it_stands(graph, expr)}"
         )
     if not isinstance(expr, kind):
         raise GraphError(f"{what}: {expr!r} is a {expr.kind}; expected a {kind.__name__}")

@@ -263,11 +263,15 @@ class InternalGraph:
         return self._journal.transaction(what, deferring=True)
 
     def undo(self) -> bool:
-        """Take back the last edit (or transaction) of the traced module; False if there is none."""
+        """Take back the last edit (or transaction) of the traced module; False if there is none.
+
+        Raises:
+            GraphError: in the body of a transaction or insertion.
+        """
         return self._journal.undo()
 
     def redo(self) -> bool:
-        """Do again what was undone last; False if there is nothing."""
+        """Do again what was undone last; False if there is nothing. Raises as `undo`."""
         return self._journal.redo()
 
     def keep_edits(self) -> None:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from megengine.core.errors import GraphError
 from megengine.traced_module.ir.methods import methods
 
 # A primitive change is a function and its arguments, the last two of which are the old and the new value. The same
@@ -240,7 +241,8 @@ class Journal:
         transaction.postponed[expr] = number, error
 
     def undo(self) -> bool:
-        """Take back the last transaction; False if there is none."""
+        """Take back the last transaction; False if there is none. Raises GraphError while one is open."""
+        self._check_closed("undo")
         if not self.done:
             return False
         transaction = self.done.pop()
@@ -250,7 +252,8 @@ class Journal:
         return True
 
     def redo(self) -> bool:
-        """Do again what was undone last; False if there is nothing."""
+        """Do again what was undone last; False if there is nothing. Raises GraphError while a transaction is open."""
+        self._check_closed("redo")
         if not self.undone:
             return False
         transaction = self.undone.pop()
@@ -259,6 +262,14 @@ class Journal:
         self.counts = transaction.after
         self.done.append(transaction)
         return True
+
+    def _check_closed(self, what: str) -> None:
+        """What the open transaction made so far may need what would be taken back."""
+        if self.open is not None:
+            raise GraphError(
+                f"{what}: {self.open.what!r} is open; leave its `with` body first (an exception that leaves it takes "
+                "back what the body did)"
+            )
 
 
 def _take_back(changes: Sequence[Change]) -> None:
