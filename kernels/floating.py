@@ -15,6 +15,8 @@ from megengine.kernels.native import in_memory_order, long_steps
 from megengine.kernels.problem import Problem, float32_only, no_elements
 from megengine.kernels.reference.resize import taps
 
+_LONG = 64  # bytes of a run of numbers that is copied at once
+
 
 def _planes_pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     """Pooling of planes in rows over one to three axes, all as three."""
@@ -87,6 +89,45 @@ def _picks(problem: Problem) -> bool:
     return problem.attrs.mode == "nearest"
 
 
+def _repeat_axes(problem: Problem) -> tuple[list[int], list[int], int, int]:
+    """Lengths of the axes as memory has them, how often their elements are there, the first and last axis of which
+    there are several.
+    """
+    x, counts = problem.inputs[0].shape, problem.attrs.counts
+    order = (0, 2, 3, 1) if len(x) == 4 else range(len(x))
+    lengths, times = [x[a] for a in order], [counts[a] for a in order]
+    several = [k for k, n in enumerate(times) if n > 1] or [0]
+    return lengths, times, several[0], several[-1]
+
+
+def _repeat_usable(problem: Problem) -> str | None:
+    """Numbers of 2 or 4 bytes, or long runs of any."""
+    lengths, _, _, last = _repeat_axes(problem) if problem.inputs[0].ndim else ([], [], 0, 0)
+    if (size := storage_of(problem.inputs[0].dtype).itemsize) not in (2, 4):
+        inner = math.prod(lengths[last + 1 :]) * size
+        if inner < _LONG:
+            return f"runs of {inner} bytes; expected {_LONG}, or numbers of 2 or 4 bytes"
+    return no_elements(problem) if lengths else "no axes"
+
+
+def _repeat_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    """The nearest neighbours of each place along the axes from the first to the last one with several elements."""
+    lengths, times, first, last = _repeat_axes(problem)
+    axes = range(first, last + 1)
+    indices = [[i // times[k] for i in range(lengths[k] * times[k])] for k in axes]
+    return _core.resize_step(
+        outer=math.prod(lengths[:first]),
+        inner=math.prod(lengths[last + 1 :]),
+        lengths=[lengths[k] for k in axes],
+        taps=[1] * len(axes),
+        indices=indices,
+        weights=[[1.0] * len(index) for index in indices],
+        threads=threads,
+        picked=storage_of(problem.inputs[0].dtype).itemsize,
+        half=False,
+    )
+
+
 def _resize_usable(problem: Problem) -> str | None:
     dtype = problem.inputs[0].dtype
     halves = dtype == bfloat16 or (dtype in HALVES and _picks(problem))
@@ -102,4 +143,5 @@ own_channel_mean = StepKernel("own_channel_mean", _channel_mean_step, _channel_m
 own_concat = StepKernel("own_concat", _concat_step, _concat_usable)
 own_function = StepKernel("own_function", _function_step, float32_only, in_memory_order(_function_step))
 own_pool = StepKernel("own_pool", _planes_pool_step, _planes_pool_usable)
+own_repeat = StepKernel("own_repeat", _repeat_step, _repeat_usable)
 own_resize = StepKernel("own_resize", _resize_step, _resize_usable)

@@ -1,4 +1,4 @@
-"""Own pooling of channels-last images: float32, bfloat16, and maxima of float16; maxima of planes in rows.
+"""Own pooling of channels-last images: float32, bfloat16, and maxima of float16; planes in rows.
 
 The same bits at every level.
 """
@@ -18,6 +18,7 @@ from megengine.kernels.problem import Problem, no_elements
 
 _MAX = (np.dtype(np.float32), bfloat16, np.dtype(np.float16))
 _MEAN = _MAX[:2]
+_LARGEST = 1 << 16  # numbers of a plane in rows that lies beside its means, with padding
 
 
 def _usable(problem: Problem) -> str | None:
@@ -36,12 +37,20 @@ def _lengths(problem: Problem) -> list[int]:
 
 
 def _planes_usable(problem: Problem) -> str | None:
-    dtype = problem.inputs[0].dtype
-    return no_elements(problem) if dtype in _MEAN else f"no maxima of planes of {dtype}"
+    (*_, h, w), dtype = problem.inputs[0].shape, problem.inputs[0].dtype
+    if problem.op == "avg_pool2d" and h * w > _LARGEST:
+        return f"planes of {h * w} numbers; expected at most {_LARGEST}"
+    return no_elements(problem) if dtype in _MEAN else f"no pooling of planes of {dtype}"
 
 
 def _planes_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    return _core.max_planes_step(_lengths(problem), problem.inputs[0].dtype == bfloat16, threads)
+    return _core.pool_rows_step(
+        lengths=_lengths(problem),
+        half=problem.inputs[0].dtype == bfloat16,
+        max=problem.op == "max_pool2d",
+        count_padding=bool(problem.attrs.get("count_include_pad", False)),
+        threads=threads,
+    )
 
 
 def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -59,3 +68,4 @@ def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> A
 own_max_pool2d = step_kernel("own_max_pool2d", _step, _usable)
 own_avg_pool2d = step_kernel("own_avg_pool2d", _step, _usable)
 own_planes_max_pool2d = StepKernel("own_planes_max_pool2d", _planes_step, _planes_usable, in_rows=True)
+own_planes_avg_pool2d = StepKernel("own_planes_avg_pool2d", _planes_step, _planes_usable, in_rows=True)

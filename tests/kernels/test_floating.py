@@ -229,3 +229,38 @@ def test_pictures_of_one_channel_have_the_bits_of_the_reference(op, shape, kerne
                     _core.run_step(step, [x, out[: want.size]])
                 np.testing.assert_array_equal(out[: want.size].reshape(want.shape), want)
                 assert (out[want.size :] == 77).all()
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize(
+    ("shape", "counts"),
+    [
+        ((2, 3, 4, 5), (1, 1, 2, 3)),
+        ((1, 2, 3, 4, 33), (1, 1, 1, 2, 2)),
+        ((2, 37, 4), (2, 3, 1)),
+        *(((3, n), (1, 2)) for n in (1, 7, 8, 9, 15, 16, 17, 31, 33)),
+        ((2, 40), (1, 1)),
+        ((1, 16, 3, 2), (2, 1, 1, 1)),
+    ],
+)
+def test_repeated_elements_are_copied_as_they_are(shape, counts, level):
+    for dtype in ("float32", "bfloat16", "int64", "int8"):
+        x = np.random.default_rng(1).integers(-99, 99, shape).astype(np.dtype(dtype))
+        attrs, spec = {"counts": counts}, TensorSpec(shape, x.dtype)
+        out_spec = infer("fused_repeat", [spec], attrs)
+        problem = Problem("fused_repeat", [spec], [out_spec], attrs)
+        out = empty_for_step(out_spec)
+        guarded = np.full(out.size + 32, 7, out.dtype)
+        with isa.capped(level):
+            step = family("fused_repeat").for_plan(problem, {})[0].make_step(problem, {}, 3)
+            _core.run_step(step, [memory.bits(to_step(x)), memory.bits(guarded[: out.size])])
+        out[...] = guarded[: out.size].reshape(out.shape)
+        want = get_op("fused_repeat").reference(x, **attrs)
+        np.testing.assert_array_equal(from_step(out).astype("f8"), want.astype("f8"))
+        assert (guarded[out.size :] == 7).all()
+
+
+def test_when_elements_are_repeated_one_by_one():
+    spec = TensorSpec((2, 3, 4, 5), np.dtype(np.int8))
+    problem = Problem("fused_repeat", [spec], [spec], {"counts": (1, 1, 2, 2)})
+    assert dict(family("fused_repeat").explain(problem, step=True))["own_repeat"].startswith("runs of 3 bytes")

@@ -123,6 +123,32 @@ def test_maxima_of_planes_in_rows(shape, kernel, stride, padding, dtype, level):
             assert (out[want.size :] == 77).all()
 
 
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), bfloat16], ids=str)
+@pytest.mark.parametrize(("shape", "kernel", "stride", "padding"), PLANES)
+def test_means_of_planes_in_rows(shape, kernel, stride, padding, dtype, level):
+    x = np.random.default_rng(8).standard_normal(shape).astype(dtype)
+    for counted in (False, True):
+        attrs = {**attributes("avg_pool2d", kernel, stride, padding), "count_include_pad": counted}
+        want = reference("avg_pool2d", x, attrs)
+        problem = Problem("avg_pool2d", [TensorSpec(x.shape, dtype)], [TensorSpec(want.shape, dtype)], attrs)
+        assert pooling.own_planes_avg_pool2d.usable(problem) is None
+        for threads in (1, 3):
+            out = np.full(want.size + 32, 77, bits(x).dtype)
+            with isa.capped(level):
+                step = pooling.own_planes_avg_pool2d.make_step(problem, {}, threads)
+                _core.run_step(step, [bits(x), out[: want.size]])
+            got = out[: want.size].view(dtype).reshape(want.shape).astype(np.float32)
+            np.testing.assert_array_equal(got, want.astype(np.float32))
+            assert (out[want.size :] == 77).all()
+
+
+def test_large_planes_are_averaged_channels_last():
+    attrs = attributes("avg_pool2d", (2, 2), (2, 2), ((0, 0), (0, 0)))
+    problem = Problem("avg_pool2d", [TensorSpec((1, 2, 300, 300), bfloat16)], [], attrs)
+    assert "planes of 90000 numbers" in pooling.own_planes_avg_pool2d.usable(problem)
+
+
 def test_a_plan_pools_in_rows_between_its_ends():
     x = np.random.default_rng(7).standard_normal((1, 3, 8, 8)).astype(np.float32)
     made = plan.compile(trace_module(MaxPool2d(3, 2, 1), tensor(x)))

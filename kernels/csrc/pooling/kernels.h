@@ -14,10 +14,11 @@ template <class T>
 using PoolRows = void (*)(const T* src, T* dst, const PoolShape& s, std::int64_t begin, std::int64_t end);
 
 // The same of planes that lie in rows, n * c of them: rows of the result, counted over all planes. The room
-// has kPlanesRows lines of planes_line(s) numbers.
+// has kPlanesRows lines of planes_line(s) numbers for maxima, as many as a plane has rows for means, and one
+// more.
 template <class T>
-using MaxPlanes = void (*)(const T* src, T* dst, const PoolShape& s, float* room, std::int64_t begin,
-                           std::int64_t end);
+using PoolPlanes = void (*)(const T* src, T* dst, const PoolShape& s, float* room, std::int64_t begin,
+                            std::int64_t end);
 
 inline constexpr std::int64_t kPlanesRows = 8;
 
@@ -30,8 +31,8 @@ inline std::int64_t planes_line(const PoolShape& s) {
 struct PoolingKernels {
     PoolRows<float> max_float, mean_float;
     PoolRows<std::uint16_t> max_bfloat16, mean_bfloat16, max_float16;
-    MaxPlanes<float> max_planes;
-    MaxPlanes<std::uint16_t> max_planes_bfloat16;
+    PoolPlanes<float> max_planes, mean_planes;
+    PoolPlanes<std::uint16_t> max_planes_bfloat16, mean_planes_bfloat16;
 };
 
 const PoolingKernels& pooling_kernels_base();

@@ -38,15 +38,16 @@ class PoolStep final : public Step {
 };
 
 template <class T>
-class MaxPlanesStep final : public Step {
+class PlanesStep final : public Step {
   public:
-    MaxPlanesStep(const PoolShape& shape, MaxPlanes<T> pool, int threads)
+    PlanesStep(const PoolShape& shape, PoolPlanes<T> pool, std::int64_t lines, int threads)
         : shape_(shape),
+          lines_(lines),
           pool_(pool),
           parts_(static_cast<int>(std::clamp<std::int64_t>(shape.n * shape.c * shape.oh, 1, threads))) {}
     int parts() const override { return parts_; }
     std::size_t scratch_bytes() const override {
-        return static_cast<std::size_t>(kPlanesRows * planes_line(shape_)) * sizeof(float);
+        return static_cast<std::size_t>(lines_ * planes_line(shape_)) * sizeof(float);
     }
     void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
         const std::int64_t rows = shape_.n * shape_.c * shape_.oh;
@@ -56,7 +57,8 @@ class MaxPlanesStep final : public Step {
 
   private:
     PoolShape shape_;
-    MaxPlanes<T> pool_;
+    std::int64_t lines_;  // of the room
+    PoolPlanes<T> pool_;
     int parts_;
 };
 
@@ -70,12 +72,16 @@ PoolShape shape_of(const std::vector<std::int64_t>& s, bool count_padding) {
     return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], count_padding};
 }
 
-nb::object max_planes_step(const std::vector<std::int64_t>& lengths, bool half, int threads) {
-    const PoolShape shape = shape_of(lengths, false);
+nb::object pool_rows_step(const std::vector<std::int64_t>& lengths, bool half, bool max, bool count_padding,
+                          int threads) {
+    const PoolShape shape = shape_of(lengths, count_padding);
     const PoolingKernels& k = active_pooling_kernels();
+    const std::int64_t lines = max ? kPlanesRows : shape.h + 1;
     if (half)
-        return capsule(std::make_unique<MaxPlanesStep<std::uint16_t>>(shape, k.max_planes_bfloat16, threads));
-    return capsule(std::make_unique<MaxPlanesStep<float>>(shape, k.max_planes, threads));
+        return capsule(std::make_unique<PlanesStep<std::uint16_t>>(
+            shape, max ? k.max_planes_bfloat16 : k.mean_planes_bfloat16, lines, threads));
+    return capsule(
+        std::make_unique<PlanesStep<float>>(shape, max ? k.max_planes : k.mean_planes, lines, threads));
 }
 
 nb::object pool_step(const std::vector<std::int64_t>& lengths, const std::string& dtype, bool max,
@@ -93,7 +99,8 @@ nb::object pool_step(const std::vector<std::int64_t>& lengths, const std::string
 void bind_pooling(nb::module_& m) {
     m.def("pool_step", &pool_step, nb::arg("lengths"), nb::arg("dtype"), nb::arg("max"),
           nb::arg("count_padding"), nb::arg("threads"));
-    m.def("max_planes_step", &max_planes_step, nb::arg("lengths"), nb::arg("half"), nb::arg("threads"));
+    m.def("pool_rows_step", &pool_rows_step, nb::arg("lengths"), nb::arg("half"), nb::arg("max"),
+          nb::arg("count_padding"), nb::arg("threads"));
 }
 
 }  // namespace mge

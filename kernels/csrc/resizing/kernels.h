@@ -27,6 +27,10 @@ struct ResizingKernels {
     std::int64_t lanes;
     void (*row)(const float* src, float* dst, const ResizedRow& r);
     void (*row_to_half)(const float* src, std::uint16_t* dst, const ResizedRow& r);
+    // The neighbours themselves, of one tap, as they are; numbers of 4 and of 2 bytes. Blocks read nothing
+    // behind src.
+    void (*pick)(const std::uint32_t* src, std::uint32_t* dst, const ResizedRow& r);
+    void (*pick_halves)(const std::uint16_t* src, std::uint16_t* dst, const ResizedRow& r);
     // dst[i]: the sum over t of src[index[t] * size + i] * weight[t].
     Weighted<float, float> weighted;
     Weighted<std::uint16_t, float> weighted_of_half;

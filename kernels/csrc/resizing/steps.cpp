@@ -28,15 +28,17 @@ struct Axis {
 // The neighbours of results in rows, by vectors.
 class Row {
   public:
-    void make(const Axis& a, std::int64_t lanes) {
+    // With `inside` no vector ends behind the row.
+    void make(const Axis& a, std::int64_t lanes, bool inside = false) {
         const std::int64_t blocks = (a.out + lanes - 1) / lanes;
         for (std::int64_t b = 0; b < blocks; ++b) {
             const std::int64_t begin = std::min(b * lanes, std::max<std::int64_t>(a.out - lanes, 0));
             begins_.push_back(static_cast<std::int32_t>(begin));
             std::int64_t widest = 0;
             for (std::int64_t t = 0; t < a.taps; ++t) widest = std::max(widest, span(a, begin, lanes, t));
-            loads_.push_back(widest <= lanes ? 1 : widest <= 2 * lanes ? 2 : 0);
-            for (std::int64_t t = 0; t < a.taps; ++t) add(a, begin, lanes, t);
+            const std::int32_t loads = widest <= lanes ? 1 : widest <= 2 * lanes ? 2 : 0;
+            loads_.push_back(inside && loads * lanes > a.n ? 0 : loads);
+            for (std::int64_t t = 0; t < a.taps; ++t) add(a, begin, lanes, t, loads_.back() * lanes);
         }
         row_ = {a.out,         a.taps,        blocks,         begins_.data(),
                 loads_.data(), bases_.data(), places_.data(), weights_.data()};
@@ -58,8 +60,10 @@ class Row {
         for (std::int64_t l = 0; l < lanes; ++l) last = std::max(last, a.index[at(a, begin, l, tap)]);
         return last - first(a, begin, lanes, tap) + 1;
     }
-    void add(const Axis& a, std::int64_t begin, std::int64_t lanes, std::int64_t tap) {
-        const std::int64_t base = first(a, begin, lanes, tap);
+    // Vectors of `read` numbers in all begin early enough to end with the row, where it has as many.
+    void add(const Axis& a, std::int64_t begin, std::int64_t lanes, std::int64_t tap, std::int64_t read) {
+        const std::int64_t least = first(a, begin, lanes, tap);
+        const std::int64_t base = read <= a.n ? std::min(least, a.n - read) : least;
         bases_.push_back(static_cast<std::int32_t>(base));
         for (std::int64_t l = 0; l < lanes; ++l) {
             places_.push_back(static_cast<std::int32_t>(a.index[at(a, begin, l, tap)] - base));
@@ -180,6 +184,8 @@ class PickStep final : public Step {
         : outer_(outer), axes_(std::move(axes)) {
         for (std::size_t k = axes_.size(); k-- > 0; bytes *= axes_[k].n) axes_[k].inside = bytes;
         lines_ = axes_.size() > 1 ? axes_[0].out : 1;  // that may be divided
+        if (axes_.back().inside == 4 || axes_.back().inside == 2)
+            row_.make(axes_.back(), kernels_.lanes, true);
         parts_ = static_cast<int>(std::clamp<std::int64_t>(outer_ * lines_, 1, threads));
     }
     int parts() const override { return parts_; }
@@ -210,8 +216,12 @@ class PickStep final : public Step {
     void place(std::size_t k, const std::byte* src, std::byte* dst) const {
         const Axis& a = axes_[k];
         if (k + 1 == axes_.size()) {
-            if (a.inside == 4) return numbers<std::uint32_t>(a, src, dst);
-            if (a.inside == 2) return numbers<std::uint16_t>(a, src, dst);
+            if (a.inside == 4)
+                return kernels_.pick(reinterpret_cast<const std::uint32_t*>(src),
+                                     reinterpret_cast<std::uint32_t*>(dst), row_.row());
+            if (a.inside == 2)
+                return kernels_.pick_halves(reinterpret_cast<const std::uint16_t*>(src),
+                                            reinterpret_cast<std::uint16_t*>(dst), row_.row());
             for (std::int64_t i = 0; i < a.out; ++i, dst += a.inside)
                 std::memcpy(dst, src + a.index[static_cast<std::size_t>(i)] * a.inside,
                             static_cast<std::size_t>(a.inside));
@@ -231,16 +241,11 @@ class PickStep final : public Step {
                 place(k + 1, src + index[i] * axes_[k].inside, dst);
     }
 
-    template <typename T>
-    static void numbers(const Axis& a, const std::byte* src, std::byte* dst) {
-        const auto* from = reinterpret_cast<const T*>(src);
-        auto* to = reinterpret_cast<T*>(dst);
-        for (std::int64_t i = 0; i < a.out; ++i) to[i] = from[a.index[static_cast<std::size_t>(i)]];
-    }
-
     std::int64_t outer_, lines_;
     std::vector<Axis> axes_;
     int parts_;
+    Row row_;  // where the last axis has numbers of 4 or 2 bytes
+    const ResizingKernels& kernels_ = active_resizing_kernels();
 };
 
 // lengths, indices, weights: of each axis; indices and weights in rows of `taps`. picked: bytes of a number
