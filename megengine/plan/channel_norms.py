@@ -34,7 +34,8 @@ class _Factors:
     def table(self, channels: int, dtype: Any) -> np.ndarray:
         """[2 or 4, channels]; a one and the zero that changes no sign stand for what is not there."""
         missing = {"mul": np.ones(channels), "add": np.full(channels, -0.0)}
-        return np.stack([pair.get(op, missing[op]).astype(dtype) for pair in self.pairs for op in ("mul", "add")])
+        whole = [missing | pair for pair in self.pairs]
+        return np.stack([pair[op].astype(dtype) for pair in whole for op in ("mul", "add")])
 
 
 def _per_channel(expr: Apply, value: TensorNode, channels: int) -> np.ndarray | None:
@@ -55,6 +56,8 @@ def _behind(value: TensorNode, shape: tuple[int, ...], graph: InternalGraph) -> 
     factors, last = _Factors(), value
     while len(value.users) == 1 and not is_among(value, graph.outputs):
         (user,) = value.users
+        if not isinstance(user, Apply):
+            break
         if user.op == "reshape" and user.output.shape == shape:
             value = user.output
         elif user.op in ("mul", "add"):
