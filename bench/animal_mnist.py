@@ -151,12 +151,13 @@ def float_network(seed: int, x: np.ndarray, y: np.ndarray, epochs: int, state: P
         if kept:
             np.savez(kept, **net.state_dict())
     print(f"seed {seed}: {sum(p.size for p in net.parameters())} parameters, {time.process_time() - begin:.0f} s")
-    return net.eval()
+    net.eval()
+    return net
 
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--float-epochs", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=2)

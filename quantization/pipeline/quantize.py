@@ -21,10 +21,10 @@ from megengine.quantization.pipeline.equalize import equalized
 from megengine.quantization.pipeline.exchange import exchange
 from megengine.quantization.pipeline.freeze import Frozen, edge_dtype, freeze
 from megengine.quantization.pipeline.integer_graph import integer_graphs
-from megengine.quantization.pipeline.judging import Judges
+from megengine.quantization.pipeline.judging import HELD_OUT, SAMPLES, Judges
 from megengine.quantization.pipeline.layers import require_layers
 from megengine.quantization.pipeline.reconstruct import reconstruct
-from megengine.quantization.pipeline.refine import refine
+from megengine.quantization.pipeline.refine import IN_TURN, refine
 from megengine.quantization.pipeline.report import QuantReport, report_of
 from megengine.quantization.pipeline.sequential import drawn
 from megengine.quantization.pipeline.smooth import smoothed
@@ -126,7 +126,7 @@ def quantize_model(
     require_layers(graph, annotation)
     data = () if calibration is None else Data.of(calibration, graph)
     stats = observe_all(graph, config)
-    judges = Judges(graph, threads=cpus.quota() if on_gpu(place) else 1)  # the one that waits for a GPU waits here
+    judges = _judges(graph, config, place)
     if statistics is not None:
         stats = statistics.of(digest(graph))
         for arrays in as_samples(data, graph):
@@ -141,6 +141,12 @@ def quantize_model(
         stats = calibrate(graph, observe_all(graph, config), data, device=place, progress=progress)
     made = convert(graph, annotation, stats, config, data, judges=judges, state=kept, progress=progress)
     return replace(made, device=home(model))
+
+
+def _judges(graph: InternalGraph, config: QuantConfig, place: str) -> Judges:
+    """As many as the settings can spare, for a network that runs at a place."""
+    threads = cpus.quota() if on_gpu(place) else 1  # the one that waits for a GPU waits here
+    return Judges(graph, samples=HELD_OUT if config.rounding in IN_TURN else SAMPLES, threads=threads)
 
 
 def _checked(state: Path, config: QuantConfig) -> Path:

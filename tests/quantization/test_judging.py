@@ -14,7 +14,7 @@ from megengine.quantization.checks import verify
 from megengine.quantization.pipeline import refine
 from megengine.quantization.pipeline.calibrate import calibrate, observe_all
 from megengine.quantization.pipeline.integer_graph import integer_graphs
-from megengine.quantization.pipeline.judging import SAMPLES, Judges
+from megengine.quantization.pipeline.judging import HELD_OUT, SAMPLES, Judges
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,17 @@ def test_the_same_samples_are_kept_in_any_order(net, data):
         kept.append([x.sum() for (x,) in judges.samples])
     assert kept[0] == kept[1] == kept[2] and len(set(kept[0])) == SAMPLES
     assert not Judges(net)
+
+
+@pytest.mark.parametrize(("rounding", "count"), [("nearest", SAMPLES), ("gptq", SAMPLES), ("gptaq", HELD_OUT)])
+def test_fewer_judge_where_they_are_missed_as_teachers(rounding, count, net, data, monkeypatch):
+    seen, real = [], refine.rounded_in_turn
+    monkeypatch.setattr(Judges, "noise", lambda judges, graph: seen.append(len(judges.samples)) or 1.0)
+    taught = []
+    monkeypatch.setattr(refine, "rounded_in_turn", lambda *a, **k: taught.append(len(a[3])) or real(*a, **k))
+    quantize_model(net, [*data, *((x + 1,) for (x,) in data)], QuantConfig(rounding=rounding))
+    assert set(seen) == {count}
+    assert taught == ([2 * len(data) - HELD_OUT] if rounding == "gptaq" else [])
 
 
 def test_noise_is_relative_to_the_power_of_the_outputs(net, data):
