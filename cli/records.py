@@ -18,7 +18,7 @@ from megengine.traced_module.ir.names import END_NAMES
 METADATA = "megengine.record"  # under which a model stores its record
 REPEATED = "megengine.repeated"  # under which the context of a command holds the record that it repeats
 _PACKAGES = ("megengine", "numpy", "onnx")
-_ELSEWHERE = (*NOT_IN_FILES, "overwrite")
+_ELSEWHERE = (*NOT_IN_FILES, "overwrite", "workers")
 
 
 def record_of(*, digests: Mapping[str, str], counts: Mapping[str, int], **more: Any) -> dict[str, Any]:

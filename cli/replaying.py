@@ -12,7 +12,7 @@ from megengine.cli.app import COMMANDS, FailedError, common, examples, group
 from megengine.cli.models import load_model
 from megengine.cli.output import Output, check_suffix
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.core.errors import FileFormatError, nearest
+from megengine.core.errors import FileFormatError, OptionError, nearest
 
 _KINDS = {".mgt": "our format", ".onnx": "QDQ for other runtimes"}
 
@@ -22,9 +22,11 @@ _KINDS = {".mgt": "our format", ".onnx": "QDQ for other runtimes"}
 @path_option("-o", "--output", required=True, help="Model to write, of the same kind as RESULT.")
 @click.option("--model", help="Where the float model is now.  [default: where it was]")
 @click.option("--data", help="Where the data is now.  [default: where it was]")
+@click.option("--workers", type=click.IntRange(1), help="Processes that calibrate, where the command has them.")
 @overwrite_option
 @common
-def replay(result: str, output: Path, model: str | None, data: str | None, overwrite: bool, out: Output) -> None:
+def replay(result: str, output: Path, model: str | None, data: str | None, workers: int | None, overwrite: bool,
+           out: Output) -> None:  # fmt: skip
     """Repeat the command that wrote RESULT (.mgt or .onnx), and tell whether the same bytes come out.
 
     The model and the data are compared with the digests that RESULT stores. Exit code 1 if the bytes differ.
@@ -39,7 +41,8 @@ def replay(result: str, output: Path, model: str | None, data: str | None, overw
     ]
     if changed:
         out.say(f"warning: made with other versions ({'; '.join(changed)}): bytes may differ", "yellow")
-    moved = {key: value for key, value in (("model", model), ("data", data)) if value is not None}
+    given = ("model", model), ("data", data), ("workers", workers)
+    moved = {key: value for key, value in given if value is not None}
     _run(record, moved, output, overwrite=overwrite, quiet=out.as_json)
     same = Path(result).read_bytes() == output.read_bytes()
     line = f"{output}: {'the same bytes as' if same else 'other bytes than'} {result}"
@@ -49,13 +52,15 @@ def replay(result: str, output: Path, model: str | None, data: str | None, overw
         raise FailedError(line)
 
 
-def _run(record: dict[str, Any], moved: dict[str, str], output: Path, *, overwrite: bool, quiet: bool) -> None:
-    """Run the command of a record, with the model or the data at another place."""
+def _run(record: dict[str, Any], moved: dict[str, Any], output: Path, *, overwrite: bool, quiet: bool) -> None:
+    """Run the command of a record, with the model or the data at another place, or in other processes."""
     here, name = click.get_current_context(), record["command"]
     if name not in COMMANDS:
         raise FileFormatError(f"its record names the command {name!r}{nearest(name, COMMANDS)}; update megengine")
     command = group.get_command(here, name)
     assert command is not None
+    if "workers" in moved and "workers" not in recipes.settable(command):
+        raise OptionError(f"--workers: {name} made this model, which runs in one process; leave it out")
     values = recipes.defaults(command, {**record["recipe"], **moved}, "the record")
     words = ["-o", str(output), *(["--overwrite"] if overwrite else [])]
     with redirect_stdout(sys.stderr) if quiet else nullcontext():

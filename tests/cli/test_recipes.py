@@ -78,6 +78,17 @@ def test_a_result_is_repeated_to_the_same_bytes_from_files_at_another_place(kind
     assert METADATA in {entry.key for entry in onnx.load("q.onnx").metadata_props}
 
 
+def test_processes_make_no_difference(folder):
+    """The number of processes, and of threads, is no part of a result."""
+    call("ptq", "net.onnx", "--data", "x.npy", "-o", "q.mgt")
+    call("ptq", "net.onnx", "--data", "x.npy", "-o", "two.mgt", "--workers", "2")
+    assert (folder / "q.mgt").read_bytes() == (folder / "two.mgt").read_bytes()
+    assert "the same bytes as q.mgt" in call("replay", "q.mgt", "-o", "again.mgt", "--workers", "2")
+    call("qat", "net.onnx", "--data", "x.npy", "-o", "t.mgt", "--epochs", "1")
+    error = call("replay", "t.mgt", "-o", "again.mgt", "--workers", "2", "--overwrite", code=1)
+    assert "--workers: qat made this model, which runs in one process" in error
+
+
 def test_other_data_and_another_model_are_refused(folder):
     call("ptq", "--recipe", "r.toml")
     np.save(folder / "y.npy", np.load("x.npy") + 1)
