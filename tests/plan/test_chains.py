@@ -6,6 +6,7 @@ import pytest
 import megengine.functional as F
 import megengine.module as M
 from megengine import plan
+from megengine.core.dtype import bfloat16
 from megengine.kernels import isa
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import trace_module
@@ -122,3 +123,21 @@ def test_numbers_that_are_halves_round_once():
         return (F.relu(half) + F.clip(F.abs(half), 0.5, 0.7) * F.maximum(half, -half)).astype("float32")
 
     assert steps(forward, x) == ["elementwise"]
+
+
+@pytest.mark.parametrize("level", isa.available())
+def test_chains_round_every_number_as_casts_do(level):
+    rng = np.random.default_rng(8)
+    x = rng.integers(0, 1 << 32, 40_000, dtype=np.uint32).view(np.float32)
+    x[:2000] = rng.integers(0, 1 << 23, 2000, dtype=np.uint32).view(np.float32)  # subnormal numbers
+    x[1000:2000] *= -1
+    x[2000:4000] = (rng.integers(0, 1 << 16, 2000, dtype=np.uint32) << 16 | 0x8000).view(np.float32)  # between two
+    with isa.capped(level):
+        made = plan.compile(trace_module(Function(lambda x: (-x).astype("bfloat16").astype("float32")), tensor(x)))
+        (got,) = made(x)
+    assert [s.op for s in made.steps] == ["elementwise"]
+    with np.errstate(invalid="ignore"):
+        want = (-x).astype(bfloat16).astype(np.float32)
+    number = ~np.isnan(x)
+    np.testing.assert_array_equal(got[number].view(np.uint32), want[number].view(np.uint32))
+    assert np.isnan(got[~number]).all()

@@ -115,6 +115,7 @@ inline constexpr std::size_t kMostShelves = 32;  // of a chain
 ChainFunction chain_function_base();
 ChainFunction chain_function_avx2();
 ChainFunction chain_function_avx512();
+ChainFunction chain_function_bf16();
 
 // Rows of numbers of so many bytes, one behind the other, of a matrix with these steps in bytes; 0 repeats.
 using SpreadFunction = void (*)(std::int64_t item, const std::byte* from, std::byte* to, std::int64_t rows,

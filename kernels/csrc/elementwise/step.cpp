@@ -28,9 +28,10 @@ namespace {
 
 using Lengths = std::vector<std::int64_t>;
 
-constexpr std::int64_t kBlock = 1024;  // numbers
+constexpr std::int64_t kBlock = 1024;       // numbers
+constexpr std::int64_t kChainBlock = 2048;  // of a program that is one chain: none of its results lies there
 constexpr std::size_t kMostInputs = Nest::kOperands - 1, kMostValues = 64;
-constexpr std::int64_t kRegisterBytes = kBlock * 8 + 64;  // kernels may read on behind the last number
+constexpr std::int64_t kTailBytes = 64;  // kernels may read on behind the last number
 
 // Sources and target are numbers of values: those of the inputs, then one of each instruction.
 struct Instruction {
@@ -61,6 +62,7 @@ SpreadFunction active_spread_function() {
 
 ChainFunction active_chain_function() {
 #if defined(MGE_X86)
+    if (active_isa() >= Isa::kBf16) return chain_function_bf16();
     if (active_isa() >= Isa::kAvx512) return chain_function_avx512();
     if (active_isa() >= Isa::kAvx2) return chain_function_avx2();
 #endif
@@ -74,7 +76,10 @@ class ElementwiseStep final : public Step {
         : nest_(std::move(nest)),
           items_(std::move(items)),
           program_(std::move(program)),
-          divisors_(divisors) {
+          divisors_(divisors),
+          block_(program_.back().chain.links.empty() || waiting() + 1 < program_.size() ? kBlock
+                                                                                        : kChainBlock),
+          register_bytes_(block_ * 8 + kTailBytes) {
         parts_ = static_cast<int>(std::clamp<std::int64_t>(nest_.shape[0], 1, threads));
         for (int part = 0; part < parts_; ++part) {
             Nest piece = nest_;
@@ -84,7 +89,9 @@ class ElementwiseStep final : public Step {
     }
 
     int parts() const override { return parts_; }
-    std::size_t scratch_bytes() const override { return items_.size() * kRegisterBytes; }
+    std::size_t scratch_bytes() const override {
+        return items_.size() * static_cast<std::size_t>(register_bytes_);
+    }
 
     // A divisor is 0: the reference raises.
     bool refuses(std::byte* const* buffers) const noexcept override {
@@ -100,17 +107,23 @@ class ElementwiseStep final : public Step {
         const std::size_t last = nest.dims() - 1;
         const bool matrix = nest.dims() > 1;
         const std::int64_t rows = matrix ? nest.shape[last - 1] : 1, cols = nest.shape[last];
-        const std::int64_t at_once = std::max<std::int64_t>(1, kBlock / cols);
+        const std::int64_t at_once = std::max<std::int64_t>(1, block_ / cols);
         std::array<const std::byte*, kMostInputs> held{};  // the number, or the row, that a register repeats
         nest.each(2, [&](const std::int64_t* at) {
             for (std::int64_t r = 0; r < rows; r += at_once)
-                for (std::int64_t c = 0; c < cols; c += kBlock)
+                for (std::int64_t c = 0; c < cols; c += block_)
                     block(part, buffers, scratch, at, r, std::min(at_once, rows - r), c,
-                          std::min(kBlock, cols - c), held);
+                          std::min(block_, cols - c), held);
         });
     }
 
   private:
+    // How many rows a later one, a chain, computes.
+    std::size_t waiting() const {
+        return static_cast<std::size_t>(std::count_if(program_.begin(), program_.end(),
+                                                      [](const Instruction& one) { return one.count == 0; }));
+    }
+
     std::int64_t begin_of(int part) const { return nest_.shape[0] * part / parts_; }
 
     void block(int part, std::byte* const* buffers, std::byte* scratch, const std::int64_t* at,
@@ -119,7 +132,7 @@ class ElementwiseStep final : public Step {
         const std::size_t last = nest_.dims() - 1, inputs = nest_.strides.size() - 1;
         const bool matrix = nest_.dims() > 1;
         const std::int64_t size = rows * cols;
-        const std::int64_t most_rows = matrix ? std::min(kBlock / cols, nest_.shape[last - 1]) : 1;
+        const std::int64_t most_rows = matrix ? std::min(block_ / cols, nest_.shape[last - 1]) : 1;
         std::array<const void*, kMostValues> values{};
         for (std::size_t o = 0; o <= inputs; ++o) {
             const Lengths& strides = nest_.strides[o];
@@ -135,11 +148,11 @@ class ElementwiseStep final : public Step {
                 values[o - 1] = place;
                 continue;
             }
-            std::byte* copy = scratch + static_cast<std::int64_t>(o - 1) * kRegisterBytes;
+            std::byte* copy = scratch + static_cast<std::int64_t>(o - 1) * register_bytes_;
             values[o - 1] = copy;
             if (row_step == 0) {
                 if (held[o - 1] != place)
-                    spread_(item, place, copy, col_step ? most_rows : 1, col_step ? cols : kBlock, 0,
+                    spread_(item, place, copy, col_step ? most_rows : 1, col_step ? cols : block_, 0,
                             col_step);
                 held[o - 1] = place;
             } else {
@@ -157,7 +170,7 @@ class ElementwiseStep final : public Step {
             const std::size_t target = inputs + i;
             void* to = i + 1 == program_.size()
                            ? const_cast<void*>(values[target])
-                           : scratch + static_cast<std::int64_t>(target) * kRegisterBytes;
+                           : scratch + static_cast<std::int64_t>(target) * register_bytes_;
             values[target] = to;
             std::array<const void*, 3> operands{};
             for (std::size_t k = 0; k < one.count; ++k) operands[k] = values[one.sources[k]];
@@ -178,7 +191,8 @@ class ElementwiseStep final : public Step {
     decltype(FloatKernels::apply) active_apply_ = active_float_kernels().apply;
     ChainFunction active_chain_ = active_chain_function();
     SpreadFunction spread_ = active_spread_function();
-    std::int64_t divisors_;  // how many numbers of the second input must not be 0
+    std::int64_t divisors_;                // how many numbers of the second input must not be 0
+    std::int64_t block_, register_bytes_;  // numbers at a time, and bytes for as many of a value
     int parts_;
 };
 

@@ -1,0 +1,2 @@
+#define MGE_CHAIN_FUNCTION chain_function_bf16
+#include "elementwise/chains.inc"
