@@ -73,6 +73,18 @@ def test_planes_are_near_the_float64_reference(places, dtype, level):
 
 @pytest.mark.parametrize("level", isa.available())
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("side", [3, 5, 7])
+def test_square_kernels_over_lines_of_any_length(side, dtype, level):
+    with isa.capped(level):
+        for size in ((1, 15), (4, 16), (5, 17), (9, 31), (13, 33), (6, 70)):
+            for dilation in ((1, 1), (2, 3)):
+                around = tuple((d * (side // 2),) * 2 for d in dilation)
+                places = {"dilation": dilation, "padding": around, "kernel": (side, side)}
+                check(grouped.own_planes_conv2d, *case("conv2d", dtype, 2, size, **places), threads=2)
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("places", PLACES)
 def test_transposed_ones_are_near_the_float64_reference(places, dtype, level):
     with isa.capped(level):

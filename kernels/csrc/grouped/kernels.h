@@ -48,6 +48,16 @@ struct TappedRun {
 
 inline constexpr std::int64_t kTapsTail = 16;
 
+// The same of one plane and a kernel of `side` x `side` numbers, 3, 5 or 7, for results in lines of at least
+// a vector: a number that is read meets several rows of the kernel. Lines of both lie `pitch` apart.
+struct SquareRun {
+    const float *src, *weights;
+    float bias;
+    float* dst;
+    std::int64_t pitch, high, wide, side, down, right;  // down, right: how far weights are apart
+    Clamp clamp;
+};
+
 // What a pixel of a transposed convolution takes from a row: a pixel of it, and a column of the kernel; both
 // as the place of their first channel.
 struct TransposedTap {
@@ -68,6 +78,11 @@ struct TransposedLine {
     std::int64_t width, channels;
 };
 
+// `lines` of `count` numbers each, which begin so many numbers apart.
+template <class From, class To>
+using CopyLines = void (*)(const From* src, std::int64_t src_step, To* dst, std::int64_t dst_step,
+                           std::int64_t lines, std::int64_t count);
+
 struct GroupedKernels {
     std::int64_t lanes;
     // dst[p * plane_step + i * lanes + l] = the number of pixel i, which begins at src + i * channels, that
@@ -77,6 +92,11 @@ struct GroupedKernels {
     void (*sum)(const GroupedLine& line);
     void (*store)(const StoredLine& line);
     void (*sum_taps)(const TappedRun& run);
+    void (*sum_square)(const SquareRun& run);
+    // Lines of numbers, their bits as they are or from and to those of bfloat16.
+    CopyLines<float, float> copy;
+    CopyLines<std::uint16_t, float> widen;
+    CopyLines<float, std::uint16_t> narrow;
     void (*transposed)(const TransposedLine<float>& line);
     void (*transposed_halves)(const TransposedLine<std::uint16_t>& line);
 };

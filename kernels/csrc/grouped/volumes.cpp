@@ -10,6 +10,7 @@
 #include <bit>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40,13 +41,6 @@ struct VolumeShape {
 
 float number(float x) { return x; }
 float number(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
-
-void set(float& to, float x) { to = x; }
-void set(std::uint16_t& to, float x) {  // the nearest, ties to even
-    const auto bits = std::bit_cast<std::uint32_t>(x);
-    const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16, quiet = bits >> 16 | 0x40u;
-    to = static_cast<std::uint16_t>(x != x ? quiet : rounded);
-}
 
 // A slice of the padded input along depth lies in phases, one for each remainder of row and column by the
 // strides. So the numbers that one weight meets lie side by side, for all results of a slice: with some
@@ -111,16 +105,41 @@ class VolumeStep final : public Step {
             find_taps(front, ring, taps);
             for (std::int64_t o = 0; o < s_.given(); ++o) {
                 const std::int64_t output = group * s_.given() + o;
-                active_.sum_taps({.taps = taps,
-                                  .weights = weights_.get() + output * s_.taps(),
-                                  .bias = bias_[output],
-                                  .dst = sums,
-                                  .width = (s_.out[1] - 1) * columns_ + s_.out[2],
-                                  .count = s_.taps(),
-                                  .clamp = clamp});
+                sum(taps, output, sums);
                 store(sums, out + (o * s_.out[0] + z) * size);
             }
         }
+    }
+
+    void sum(const float* const* taps, std::int64_t output, float* sums) const {
+        const float* const weights = weights_.get() + output * s_.taps();
+        if (square_)
+            active_.sum_square({.src = taps[0],
+                                .weights = weights,
+                                .bias = bias_[output],
+                                .dst = sums,
+                                .pitch = columns_,
+                                .high = s_.out[1],
+                                .wide = s_.out[2],
+                                .side = s_.kernel[1],
+                                .down = s_.dilation[1],
+                                .right = s_.dilation[2],
+                                .clamp = clamp});
+        else
+            active_.sum_taps({.taps = taps,
+                              .weights = weights,
+                              .bias = bias_[output],
+                              .dst = sums,
+                              .width = (s_.out[1] - 1) * columns_ + s_.out[2],
+                              .count = s_.taps(),
+                              .clamp = clamp});
+    }
+
+    // One plane and a kernel that the kernel of squares has code for.
+    bool is_square() const {
+        const std::int64_t side = s_.kernel[1];
+        return s_.taken() == 1 && s_.kernel[0] == 1 && s_.stride[1] == 1 && s_.stride[2] == 1 &&
+               s_.kernel[2] == side && (side == 3 || side == 5 || side == 7) && s_.out[2] >= active_.lanes;
     }
 
     void lay_slice(const T* x, std::int64_t channel, std::int64_t z, float* slice) const {
@@ -132,11 +151,13 @@ class VolumeStep final : public Step {
         const std::int64_t high = std::min(s_.in[1], rows_ * down - s_.before[1]);
         const std::int64_t wide = std::min(s_.in[2], columns_ * right - s_.before[2]);
         const T* row = x + (channel * s_.in[0] + z) * s_.in[1] * s_.in[2];
+        if (down == 1 && right == 1)
+            return lay_rows(row, wide, high, slice + s_.before[1] * columns_ + s_.before[2]);
         for (std::int64_t y = 0; y < high; ++y, row += s_.in[2]) {
             const std::int64_t to = y + s_.before[1];
             float* const line = slice + to % down * right * phase_ + to / down * columns_;
             if (right == 1) {
-                for (std::int64_t x = 0; x < wide; ++x) line[s_.before[2] + x] = number(row[x]);
+                lay_rows(row, wide, 1, line + s_.before[2]);
                 continue;
             }
             for (std::int64_t phase = 0; phase < right; ++phase) {
@@ -149,6 +170,13 @@ class VolumeStep final : public Step {
                 for (std::int64_t i = 0; i < count; ++i) dst[i] = number(src[i * right]);
             }
         }
+    }
+
+    void lay_rows(const T* row, std::int64_t count, std::int64_t lines, float* line) const {
+        if constexpr (std::is_same_v<T, float>)
+            active_.copy(row, s_.in[2], line, columns_, lines, count);
+        else
+            active_.widen(row, s_.in[2], line, columns_, lines, count);
     }
 
     // Where the numbers begin that each weight meets.
@@ -173,14 +201,17 @@ class VolumeStep final : public Step {
 
     void store(float* sums, T* out) const {
         if (after.apply) after(sums, (s_.out[1] - 1) * columns_ + s_.out[2]);
-        for (std::int64_t y = 0; y < s_.out[1]; ++y, sums += columns_, out += s_.out[2])
-            for (std::int64_t x = 0; x < s_.out[2]; ++x) set(out[x], sums[x]);
+        if constexpr (std::is_same_v<T, float>)
+            active_.copy(sums, columns_, out, s_.out[2], s_.out[1], s_.out[2]);
+        else
+            active_.narrow(sums, columns_, out, s_.out[2], s_.out[1], s_.out[2]);
     }
 
     VolumeShape s_;
     int parts_;
     std::int64_t rows_, columns_, phase_, slice_, sums_;  // sizes of the phases, of slices, of results of one
     const GroupedKernels& active_ = active_grouped_kernels();
+    bool square_ = is_square();
     std::vector<std::int64_t> places_;
     Floats weights_, bias_;
 };
