@@ -48,7 +48,7 @@ class Maths:
 
 def _add_product(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Of float32 one product after the other, each rounded once with its sum, as the kernel adds them."""
-    if x.dtype != np.float32:
+    if not sums.dtype == x.dtype == w.dtype == np.float32:
         return sums + in_order(x) @ in_order(w).T
     out = np.broadcast_to(sums, (*x.shape[:-1], len(w)))
     for k in range(x.shape[-1]):
