@@ -60,6 +60,7 @@ CASES = {
         {"c": C},
         norm(X, (3, 1, 1)),
     ),
+    "k as attribute": (9, [node("TopK", "x", "y i", k=2, axis=2)], {}, -np.sort(-X, 2)[:, :, :2]),
     "dropped": (6, [node("Dropout", is_test=1, ratio=0.5)], {}, X),
     "product": (
         6,

@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 from megengine import plan
 from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
-from megengine.core.errors import FileFormatError
+from megengine.core.errors import FileFormatError, ShapeError
 from tests.helpers.onnx_runtime import answers, same, session_of
 
 RNG = np.random.default_rng(0)
@@ -170,3 +170,29 @@ def test_words_added_up_to_a_multiple_are_written_where_the_example_needs_none()
     for shape in ((2, 9), (1, 16), (3, 2)):
         words = np.random.default_rng(0).integers(0, 3, shape)
         same(answers(again, [words]), answers(session, [words]))
+
+
+BLOCKS = {
+    "blocks of pixels": "y = SpaceToDepth <blocksize = 2> (x)",
+    "exclusive sum": "y = CumSum <exclusive = 1> (x, two)",
+    "exclusive sum from the end": "y = CumSum <exclusive = 1, reverse = 1> (x, two)",
+    "wide filter along closed axes": 'y = Resize <mode = "linear", antialias = 1, axes = [1]> (x, , , three)',
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_operators_of_which_an_open_axis_is_only_a_part(name):
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> net (float[N,5,H,W] x) => (float[N,c,h,w] y) '
+        f"<int64 two = {{2}}, int64[1] three = {{3}}> {{ {BLOCKS[name]} }}"
+    )
+    net, reference = load(proto), session_of(proto)
+    exported, compiled = session_of(to_model(net)), plan.compile(net)
+    for shape in ((1, 5, 8, 6), (3, 5, 4, 10)):
+        x = RNG.normal(size=shape).astype(np.float32)
+        wanted = answers(reference, [x])
+        for got in ([net(x).numpy()], compiled(x), answers(exported, [x])):
+            same(got, wanted)
+    if name == "blocks of pixels":
+        with pytest.raises(ShapeError, match="does not take inputs with N = 1, H = 7, W = 8"):
+            net(np.zeros((1, 5, 7, 8), np.float32))

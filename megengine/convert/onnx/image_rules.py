@@ -27,7 +27,7 @@ def depth(node: OnnxNode, x: Value) -> Value:
     else:
         cut, perm = (n, c // block**2, block, block, h, w), (0, 1, 4, 2, 5, 3)
         made = (n, c // block**2, h * block, w * block)
-    if math.prod(cut) != math.prod(shape):
+    if int(math.prod(cut)) != int(math.prod(shape)):  # of open lengths those that do not divide are refused in the run
         raise node.fail(f"blocks of {block} do not divide {shape}")
     return node.reshape(node.apply("transpose", node.reshape(x, cut), perm=perm), made)
 

@@ -105,7 +105,7 @@ def tensor_scatter(node: OnnxNode, past: Value, update: Value, first: Value | No
 @composition("TopK")
 def topk(node: OnnxNode, x: Tensor) -> tuple[Tensor, Tensor]:
     """The k largest or smallest elements along an axis and their places; equal ones in their order."""
-    count = node.const_ints(1, "k") if node.opset >= 10 else node.ints("k")
+    count = node.const_ints(1, "k") if node.opset >= 10 else (int(node.attr("k", -1)),)
     axis = node.axis(int(node.attr("axis", -1)), x.ndim)
     if not count or not 0 <= count[0] <= x.shape[axis]:
         raise node.fail(f"k is {count}; expected 0 to {x.shape[axis]}")
@@ -317,10 +317,9 @@ def _shifted(node: OnnxNode, x: Tensor, axis: int, reverse: bool, first: int) ->
     """An exclusive sum or product is that of the elements one place further, with a neutral one in front."""
     if not node.attr("exclusive", 0) or not x.shape[axis]:
         return x
-    neutral = F.full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), first, dtype=x.dtype)
-    kept = [slice(None)] * axis + [slice(1, None) if reverse else slice(None, -1)]
-    parts = [x[tuple(kept)], neutral] if reverse else [neutral, x[tuple(kept)]]
-    return F.concat(parts, axis=axis)
+    kept = x[(*[slice(None)] * axis, slice(1, None) if reverse else slice(None, -1))]
+    widths = tuple((0, 0) if a != axis else (0, 1) if reverse else (1, 0) for a in range(x.ndim))
+    return apply("pad", kept, widths=widths, mode="constant", value=float(first))
 
 
 @composition("Col2Im")

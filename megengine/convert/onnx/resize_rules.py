@@ -42,6 +42,7 @@ def resize(node: OnnxNode, x: Value) -> Value:
         return x if shape == x.shape else node.apply("broadcast_to", x, shape=shape)
     if any(is_open((a.old, a.new)) for a in axes):
         y = _at_every_size(node, x, axes, mode, where, rounding)
+        y = _along_closed_axes(node, x, axes, mode, where) if y is None else y
         return resized_at_run_time(node, x, axes, mode, where, rounding) if y is None else y
     places = [_places(mode, where, a) for a in axes]
     if mode == "nearest":
@@ -182,6 +183,18 @@ def _weighed(node: OnnxNode, x: Value, axes: list[Axis], matrices: list[np.ndarr
     return node.cast(y, dtype)
 
 
+def _along_closed_axes(node: OnnxNode, x: Value, axes: list[Axis], mode: str, where: str) -> Value | None:
+    """Sums of neighbours along the axes that change, where the open ones do not; None elsewhere."""
+    moved = [(place, a) for place, a in enumerate(axes) if a.old != a.new]
+    if mode == "nearest" or where == "tf_crop_and_resize" or any(is_open((a.old, a.new)) for _, a in moved):
+        return None
+    dtype = storage_of(spec_of(x).dtype)
+    y = x if is_float(dtype) else node.cast(x, np.float32)
+    for place, a in moved:
+        y = _times(node, y, place, _matrix(node, mode, _places(mode, where, a), a))
+    return node.cast(y, dtype)
+
+
 def _of_taps(index: np.ndarray, weights: np.ndarray, old: int) -> np.ndarray:
     """[new, old]: the sum of the weights of each element."""
     matrix = np.zeros((len(index), old))
@@ -218,7 +231,8 @@ def _times(node: OnnxNode, x: Value, axis: int, matrix: np.ndarray) -> Value:
         turned = np.ascontiguousarray(matrix.T.astype(dtype))
         y = node.apply("matmul", flat, turned, transpose_a=False, transpose_b=False)
     else:
-        weights = np.broadcast_to(matrix.astype(dtype), (flat.shape[0], *matrix.shape))
+        stacks = () if is_open(flat.shape[0]) else flat.shape[:1]
+        weights = np.broadcast_to(matrix.astype(dtype), (*stacks, *matrix.shape))
         y = node.apply("matmul", np.ascontiguousarray(weights), flat, transpose_a=False, transpose_b=False)
     return node.reshape(y, (*shape[:axis], len(matrix), *shape[axis + 1 :]))
 
