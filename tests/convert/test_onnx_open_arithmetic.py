@@ -176,6 +176,7 @@ BLOCKS = {
     "blocks of pixels": "y = SpaceToDepth <blocksize = 2> (x)",
     "exclusive sum": "y = CumSum <exclusive = 1> (x, two)",
     "exclusive sum from the end": "y = CumSum <exclusive = 1, reverse = 1> (x, two)",
+    "middle": "y = CenterCropPad <axes = [2, 3]> (x, middle)",
     "wide filter along closed axes": 'y = Resize <mode = "linear", antialias = 1, axes = [1]> (x, , , three)',
 }
 
@@ -184,7 +185,7 @@ BLOCKS = {
 def test_operators_of_which_an_open_axis_is_only_a_part(name):
     proto = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 18]> net (float[N,5,H,W] x) => (float[N,c,h,w] y) '
-        f"<int64 two = {{2}}, int64[1] three = {{3}}> {{ {BLOCKS[name]} }}"
+        f"<int64 two = {{2}}, int64[1] three = {{3}}, int64[2] middle = {{5, 7}}> {{ {BLOCKS[name]} }}"
     )
     net, reference = load(proto), session_of(proto)
     exported, compiled = session_of(to_model(net)), plan.compile(net)

@@ -322,6 +322,38 @@ def _shifted(node: OnnxNode, x: Tensor, axis: int, reverse: bool, first: int) ->
     return apply("pad", kept, widths=widths, mode="constant", value=float(first))
 
 
+@composition("CenterCropPad")
+def center_crop_pad(node: OnnxNode, x: Tensor, _: Tensor) -> Tensor:
+    """The middle of axes that are longer than wanted, and zeros around those that are shorter."""
+    wanted = node.const_ints(1, "shape")
+    axes = node.ints("axes", range(x.ndim)) or ()
+    if wanted is None or len(wanted) != len(axes):
+        raise node.fail(f"its shape is {wanted}; expected a length for each of axes {tuple(axes)}")
+    for axis, length in zip((node.axis(a, x.ndim) for a in axes), wanted, strict=True):
+        x = _centred_along(x, axis, length)
+    return x
+
+
+def _centred_along(x: Tensor, axis: int, length: int) -> Tensor:
+    have = x.shape[axis]
+    if have == length:
+        return x
+    if not is_open((have, length)):
+        start, before = max(have - length, 0) // 2, max(length - have, 0) // 2
+        x = x[(*[slice(None)] * axis, slice(start, start + length))]
+        after = length - before - x.shape[axis]
+        widths = tuple((before, after) if a == axis else (0, 0) for a in range(x.ndim))
+        return apply("pad", x, widths=widths, mode="constant", value=0.0) if before or after else x
+    size = size_tensor(have)  # a slice and a border would have long formulas
+    more = size - length
+    start = F.where(more >= 0, F.floor_div(more, 2), -F.floor_div(-more, 2))
+    places = counting(length) + start
+    pattern = tuple("i" if a == axis else (None, None, None) for a in range(x.ndim))
+    taken = apply("index", x, F.maximum(F.minimum(places, size - 1), 0), pattern=pattern)
+    inside = F.logical_and(places >= 0, places < size).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
+    return F.where(inside, taken, F.zeros((), dtype=x.dtype))
+
+
 @composition("Col2Im")
 def col2im(node: OnnxNode, x: Tensor) -> Tensor:
     """Sums of the blocks that overlap in a picture: the opposite of cutting it into columns."""
