@@ -112,6 +112,46 @@ def test_provenance_points_and_specializations(tmp_path):
     assert isinstance(loaded(tensor(np.ones(3, np.float32))), list)
 
 
+def test_points_in_submodules_are_saved(tmp_path):
+    """Of a shared module and of one in a list, with the graph that they are in."""
+
+    class Part(M.Module):
+        def forward(self, x, scale=1):
+            return F.relu(x) * scale
+
+    class Parts(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.several = Part(), [Part(), Part()]
+
+        def forward(self, x):
+            return self.several[1](self.several[0](self.one(self.one(x), 2))) - 1
+
+    x = tensor(np.array([-1, 2], np.float32))
+    module = trace_module(Parts(), x)
+    paths = ["one[0].relu_out", "several.1.relu_out", "sub_out"]
+    module.set_watch_points(paths)
+    loaded = again(module, tmp_path)
+    assert loaded.watch_points == [loaded.graph.node(path) for path in paths]
+    loaded(x), module(x)
+    got, want = ([v.numpy().tolist() for v in m.watch_node_value.values()] for m in (loaded, module))
+    assert got == want and len(got) == 3
+    loaded.clear_watch_points()
+    loaded.set_end_points(loaded.one.graphs[1].node("relu_out"))
+    assert again(loaded, tmp_path)(x)[0].numpy().tolist() == [0, 2]
+
+
+def test_a_point_that_was_taken_out_says_how_it_is_cleared(tmp_path):
+    module = trace_module(M.Sequential(M.ReLU(), M.Sigmoid()), tensor(np.ones(3, np.float32)))
+    module.set_watch_points(module.graph.outputs[0])
+    module.graph.reset_outputs([module.graph.outputs[0].expr.inputs[1]])
+    module.graph.compile()
+    with pytest.raises(FileFormatError, match=r"is not a node of the module any more; take .* clear_watch_points\(\)"):
+        again(module, tmp_path)
+    module.clear_watch_points()
+    again(module, tmp_path)
+
+
 class Block(M.Module):
     def __init__(self):
         super().__init__()

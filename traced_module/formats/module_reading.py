@@ -74,6 +74,8 @@ class ModuleReader:
             self.state(module, entry)
         for module, entry in zip(self.modules, self.entries, strict=True):
             self.fill(module, entry)
+        for module, entry in zip(self.modules, self.entries, strict=True):
+            self.points(module, entry)
         if not self.modules[0].graphs:
             raise FileFormatError("the outermost module has no graph")
         top = self.modules[0].graphs[0]
@@ -108,8 +110,14 @@ class ModuleReader:
             module._add_graph(self.graph(described, module))
             if len(module.graphs) == before:
                 raise FileFormatError("two graphs of a module take the same arguments")
+
+    def points(self, module: TracedModule, entry: dict[str, Any]) -> None:
+        """Watch and end points: nodes of the module, or of the submodule at a place."""
         for key in ("watch_points", "end_points"):
-            points = [own_node(module.graphs[count_in(i)], name) for i, name in entry.get(key, ())]
+            points = []
+            for number, name, *place in entry.get(key, ()):
+                owner = self.modules[count_in(place[0])] if place else module
+                points.append(own_node(owner.graphs[count_in(number)], name))
             if not all(isinstance(n, TensorNode) for n in points):
                 raise FileFormatError(f"{key} of a module hold a node that is no tensor")
             setattr(module, key, points)

@@ -23,6 +23,8 @@ from megengine.traced_module.ir.functions import unflatten_arguments
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import check_former_inputs
+from megengine.traced_module.ir.provenance import graph_path
+from megengine.traced_module.ir.queries import graphs_of
 from megengine.traced_module.traced import TracedModule
 
 # state of a traced module that is no attribute of the user
@@ -96,11 +98,15 @@ class ModuleWriter:
         return _dumps(described)[:-1] + (f', "graphs": [\n{graphs}\n]' if graphs else "") + "}"
 
     def point(self, module: TracedModule, node: TensorNode) -> list[Any]:
-        """(place of the graph, name) of a watch or end point."""
-        for i, graph in enumerate(module.graphs):
-            if graph.names.get(node.name) is node:
-                return [i, node.name]
-        raise FileFormatError(f"the watch or end point {node.name!r} is not a node of the module any more; clear it")
+        """(number of the graph, name) of a watch or end point, and the place of its submodule if it is in one."""
+        graph, owner = node.top_graph, node.top_graph.owner
+        if graph.names.get(node.name) is not node or not any(graph is known for known in graphs_of(module)):
+            raise FileFormatError(
+                f"the watch or end point {node.name!r} is not a node of the module any more; take it off with "
+                "clear_watch_points() or clear_end_points()"
+            )
+        number = next(i for i, known in enumerate(owner.graphs) if known is graph)
+        return [number, node.name, *([] if owner is module else [self.place(owner, graph_path(graph))])]
 
     def signature(self, signature: inspect.Signature, where: str) -> list[Any]:
         """Name, kind and default of each parameter; annotations are left out."""
