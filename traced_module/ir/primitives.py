@@ -30,6 +30,8 @@ def link(graph: InternalGraph, expr: Expr, inputs: Sequence[Node], before: Expr 
 
 def unlink(graph: InternalGraph, expr: Expr) -> None:
     """Take an expression out whose results nothing uses."""
+    if graph._inserting is not None and graph._inserting.anchor is expr:
+        graph._inserting.anchor = expr._next  # what is inserted later goes on at the same place
     graph._journal.change(_place, (graph, expr, expr._next, True, False), ("unlink", graph, expr))
 
 
