@@ -218,6 +218,10 @@ class TracedModule(GraphOwner):
             tensors = _fitting(graph, (tuple(args), dict(kwargs)))
             if tensors is not None:
                 return graph, tensors
+        if only is not None and kwargs and self.forward_signature is None:  # inputs were added: nodes name them
+            tensors = _fitting(only, (_in_order(only, args, kwargs), {}))
+            if tensors is not None:
+                return only, tensors
         known = "; ".join(_structure(g) for g in self._graphs.values()) or "no call at all"
         raise GraphError(
             f"{self.name or self.origin or 'the module'} was not traced with these arguments "
@@ -356,6 +360,12 @@ def _fitting(graph: InternalGraph, call_arguments: Any) -> list[Any] | None:
         else:
             return None
     return tensors
+
+
+def _in_order(graph: InternalGraph, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Arguments of which some are named, in the order of the inputs; those given if the names are not the rest."""
+    rest = [n.name for n in graph.inputs if hasattr(n, "spec")][len(args) :]
+    return (*args, *(kwargs[name] for name in rest)) if set(rest) == set(kwargs) else tuple(args)
 
 
 def _written(args: Sequence[Any], kwargs: dict[str, Any]) -> str:

@@ -114,3 +114,32 @@ def test_two_graphs_of_one_module_cannot_have_calls_of_one_form():
         model.summed.graphs[0].add_input_node((1, 4))
     assert content(model) == before
     model(X)
+
+
+def test_inputs_that_were_added_are_given_by_name(tmp_path):
+    """In any order, in files and copies too; names that are not those of the rest are refused."""
+
+    class Net(M.Module):
+        def forward(self, x):
+            return x * 2
+
+    x, y, z = (np.array([value], np.float32) for value in (1.0, 10.0, 100.0))
+    model = trace_module(Net(), tensor(x))
+    graph = model.graph
+    for name, factor in (("bias", 1), ("offset", 2)):
+        made = graph.add_input_node((1,), "float32", name)
+        with graph.insert_exprs():
+            graph.replace_node({graph.outputs[0]: graph.outputs[0] + made * factor})
+    graph.rename(graph.node("offset"), "shift")
+    mge.save(model, tmp_path / "net.mgt")
+    for each in (model, model.clone(), mge.load(tmp_path / "net.mgt")):
+        given = {"shift": tensor(z), "bias": tensor(y)}
+        for result in (
+            each(tensor(x), **given),
+            each(x=tensor(x), **given),
+            each(tensor(x), tensor(y), shift=tensor(z)),
+        ):
+            assert result.item() == 212
+        for wrong in ({"bias": tensor(y)}, {**given, "x": tensor(x)}, {"bias": tensor(y), "offset": tensor(z)}):
+            with pytest.raises(GraphError, match=r"it knows \(x, bias, shift\)"):
+                each(tensor(x), **wrong)
