@@ -37,20 +37,19 @@ WORDS = {
 class Section:
     """One network in the report.
 
-    `facts` and `scores` (the header first, under a title) are shown as a list and a table, `drawing` is the address of
-    a picture of the scores. `layers` are edges as
-    `EdgeReport` has them, as dictionaries, with `statistics` by their names; `floating` are `FloatOp`s as dictionaries,
-    and `floating_line` sums them up. `headline` concludes, `notes` are kinds and texts of what was found, `sensitivity`
-    are `LayerReport`s as dictionaries, `pictures` inputs with predictions (`drawing_parts.predictions`). `graph` is the
-    integer graph, `plan` the text of the plan, `verify` the line of the check, which held if `exact`. Where models are
-    compared, `pairs` are `ValuePair`s as dictionaries, `runs` settings with a cell for each model, the header first.
+    `facts` and `scores` (the header first, under a title) are shown as a list and a table, `drawing` is the address
+    of a picture of the scores. `layers` are edges as `EdgeReport` has them, as dictionaries, with `statistics` by
+    their names; `floating` are `FloatOp`s as dictionaries, and `floating_line` sums them up. `headline` concludes,
+    `notes` are kinds and texts of what was found, `sensitivity` are `LayerReport`s as dictionaries, `pictures`
+    inputs with predictions (`drawing_parts.predictions`). `graph` is the integer graph, `plan` the text of the
+    plan, `verify` the line of the check, which held if `exact`. Where models are compared, `pairs` are `ValuePair`s
+    as dictionaries, `runs` settings with a cell for each model, the header first.
     """
 
     name: str
     facts: Mapping[str, str] = field(default_factory=dict)
     scores: Sequence[Sequence[str]] = ()
     scores_title: str = "Float and int8 on the same pictures"
-    drawing: str = ""
     layers: Sequence[Mapping[str, Any]] = ()
     statistics: Mapping[str, Any] = field(default_factory=dict)
     floating: Sequence[Mapping[str, Any]] = ()
@@ -65,6 +64,7 @@ class Section:
     plan: str = ""
     verify: str = ""
     exact: bool = True
+    drawing: str = ""
 
 
 def environment() -> dict[str, str]:

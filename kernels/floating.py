@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import bfloat16, storage_of
+from megengine.core.text import counted
 from megengine.kernels import _core
 from megengine.kernels.half_conversion import HALVES
 from megengine.kernels.kernel import StepKernel
@@ -106,7 +107,7 @@ def _repeat_usable(problem: Problem) -> str | None:
     if (size := storage_of(problem.inputs[0].dtype).itemsize) not in (2, 4):
         inner = math.prod(lengths[last + 1 :]) * size
         if inner < _LONG:
-            return f"runs of {inner} bytes; expected {_LONG}, or numbers of 2 or 4 bytes"
+            return f"runs of {counted(inner, 'byte')}; expected {_LONG}, or numbers of 2 or 4 bytes"
     return no_elements(problem) if lengths else "no axes"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import bfloat16
+from megengine.core.text import counted
 from megengine.kernels import _core
 from megengine.kernels.half_conversion import HALVES
 from megengine.kernels.kernel import StepKernel
@@ -39,7 +40,7 @@ def _lengths(problem: Problem) -> list[int]:
 def _planes_usable(problem: Problem) -> str | None:
     (*_, h, w), dtype = problem.inputs[0].shape, problem.inputs[0].dtype
     if problem.op == "avg_pool2d" and h * w > _LARGEST:
-        return f"planes of {h * w} numbers; expected at most {_LARGEST}"
+        return f"planes of {counted(h * w, 'number')}; expected at most {_LARGEST}"
     return no_elements(problem) if dtype in _MEAN else f"no pooling of planes of {dtype}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -111,8 +111,6 @@ class Module(_Reads):
     """
 
     __slots__ = ("__dict__", "__weakref__", "_place")  # `paths.keep_in` takes the last name away: users may have it
-
-    _not_in_megengine: ClassVar[tuple[str, ...]] = ()  # children that its state dicts may lack
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -397,9 +395,14 @@ class Module(_Reads):
         optional = tuple(
             f"{path}.{child}.".lstrip(".")
             for path, module in (self.named_modules() if missing else ())
-            for child in module._not_in_megengine
+            for child in type(module)._not_in_megengine()
         )
         return sorted(key for key in missing if not key.startswith(optional))
+
+    @classmethod
+    def _not_in_megengine(cls) -> tuple[str, ...]:
+        """Children that its state dicts may lack."""
+        return ()
 
     @staticmethod
     def _checked(name: str, have: Tensor, new: Any) -> Tensor:

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 
 from megengine.kernels.half_conversion import HALVES
-from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import is_among, remove_dead
+from megengine.traced_module.patterns import any_, call, const, constant_value, match
 
+_X, _FACTOR = any_(), const()
+_WEIGHTED, _SHIFTED, _RESHAPED = call("mul", _X, _FACTOR), call("add", _X, _FACTOR), call("reshape", _X)
 _MOST = 2  # weights, each with the bias behind it
 
 
@@ -22,33 +25,36 @@ class _Factors:
     def __init__(self) -> None:
         self.pairs: list[dict[str, np.ndarray]] = []
 
-    def take(self, op: str, values: np.ndarray) -> bool:
-        """False if there would be too many."""
-        if not self.pairs or "add" in self.pairs[-1] or (op == "mul" and "mul" in self.pairs[-1]):
+    def take(self, kind: str, values: np.ndarray) -> bool:
+        """False if there would be too many. `kind` is weight or bias."""
+        if not self.pairs or "bias" in self.pairs[-1] or kind in self.pairs[-1]:
             if len(self.pairs) == _MOST:
                 return False
             self.pairs.append({})
-        self.pairs[-1][op] = values
+        self.pairs[-1][kind] = values
         return True
 
     def table(self, channels: int, dtype: Any) -> np.ndarray:
         """[2 or 4, channels]; a one and the zero that changes no sign stand for what is not there."""
-        missing = {"mul": np.ones(channels), "add": np.full(channels, -0.0)}
+        missing = {"weight": np.ones(channels), "bias": np.full(channels, -0.0)}
         whole = [missing | pair for pair in self.pairs]
-        return np.stack([pair[op].astype(dtype) for pair in whole for op in ("mul", "add")])
+        return np.stack([pair[kind].astype(dtype) for pair in whole for kind in missing])
 
 
-def _per_channel(expr: Apply, value: TensorNode, channels: int) -> np.ndarray | None:
-    """The constant operand as a number for each channel; None if it is no such one."""
-    others = [n for n in expr.inputs if n is not value]
-    if len(others) != 1 or not isinstance(others[0].expr, Constant) or expr.output.shape != value.shape:
+def _factor(user: Apply, value: TensorNode, channels: int) -> tuple[str, np.ndarray] | None:
+    """The kind of a constant operand of channels, and its number for each channel; None if it is no such one."""
+    weighted = match(_WEIGHTED, user.output)
+    found = weighted or match(_SHIFTED, user.output)
+    if found is None or found[_X] is not value or user.output.shape != value.shape:
         return None
-    factor = others[0].expr.value.numpy()
-    lengths = (1,) * (value.spec.ndim - factor.ndim) + factor.shape
-    own = value.shape[1]
-    if factor.dtype != value.dtype or any(n != 1 for axis, n in enumerate(lengths) if axis != 1):
+    factor = constant_value(found[_FACTOR])
+    if factor is None or factor.dtype != value.dtype:
         return None
-    return np.repeat(np.broadcast_to(factor.reshape(-1), (own,)), channels // own)
+    lengths, own = (1,) * (value.spec.ndim - factor.ndim) + factor.shape, value.shape[1]
+    if any(n != 1 for axis, n in enumerate(lengths) if axis != 1):
+        return None
+    numbers = np.repeat(np.broadcast_to(factor.reshape(-1), (own,)), channels // own)
+    return "weight" if weighted else "bias", numbers
 
 
 def _behind(value: TensorNode, shape: tuple[int, ...], graph: InternalGraph) -> tuple[TensorNode, _Factors]:
@@ -58,15 +64,11 @@ def _behind(value: TensorNode, shape: tuple[int, ...], graph: InternalGraph) -> 
         (user,) = value.users
         if not isinstance(user, Apply):
             break
-        if user.op == "reshape" and user.output.shape == shape:
-            value = user.output
-        elif user.op in ("mul", "add"):
-            found = _per_channel(user, value, shape[1])
-            if found is None or not factors.take(user.op, found):
+        if match(_RESHAPED, user.outputs[0]) is None or user.output.shape != shape:
+            found = _factor(user, value, shape[1])
+            if found is None or not factors.take(*found):
                 break
-            value = user.output
-        else:
-            break
+        value = user.output
         last = value if value.shape == shape else last
     return last, factors
 
@@ -76,9 +78,8 @@ def _normed(expr: Apply) -> TensorNode | None:
     (x, *factors), a = expr.inputs, expr.attrs
     if factors or a["axes"] != x.spec.ndim - 2 or not a["centred"] or a["reciprocal"]:
         return None
-    made = x.expr
-    if isinstance(made, Apply) and made.op == "reshape":
-        source = made.inputs[0]
+    if (found := match(_RESHAPED, x)) is not None:
+        source = found[_X]
         if source.spec.ndim > 2 and source.shape[0] == x.shape[0] and x.shape[1] and source.shape[1] % x.shape[1] == 0:
             return source
     return x

@@ -139,7 +139,8 @@ class _Builder:
             for node in expr.outputs:
                 self._show(node)
         if not watching:
-            self.outputs += [self._result(node) for node in self.graph.outputs]
+            for node in self.graph.outputs:  # a value that is a result already gets a copy
+                self.outputs.append(self._result(node))
         if self.tuner:
             self.tuner.keep()
 

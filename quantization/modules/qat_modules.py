@@ -397,7 +397,10 @@ class BatchNormQAT(QATModule):
     """A batch norm that is part of no layer; its result is rounded where its input is."""
 
     with_weight = False
-    _not_in_megengine = ("act_observer", "act_fake_quant")
+
+    @classmethod
+    def _not_in_megengine(cls) -> tuple[str, ...]:
+        return "act_observer", "act_fake_quant"
 
     def forward(self, inp: Tensor) -> Tensor:
         """As the float layer; observed always, since a calibration rounds nothing.
