@@ -67,7 +67,7 @@ def made_page(made: Made, data: Data, title: str) -> str:
         facts,
         [header, *([cell_text(cell) for cell in row] for row in rows)],
         made.scores_title,
-        f"data:image/svg+xml;base64,{base64.b64encode(made.drawing.encode()).decode()}" if made.drawing else "",
+        drawing=f"data:image/svg+xml;base64,{base64.b64encode(made.drawing.encode()).decode()}" if made.drawing else "",
         headline=made.headline,
         notes=made.notes,
         pairs=found.to_json()["values"],
