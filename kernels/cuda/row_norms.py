@@ -1,4 +1,4 @@
-"""Normalisation of the last axes, with factors, and means over neighbouring channels."""
+"""Normalisation of the last axes or of groups of channels, with factors, and means over neighbouring channels."""
 
 from __future__ import annotations
 
@@ -99,6 +99,16 @@ def _channel_mean(problem: Problem, x: DeviceArray) -> DeviceArray:
     return y
 
 
+def _channel_norm(problem: Problem, x: DeviceArray, factors: DeviceArray) -> DeviceArray:
+    y, (n, channels, *plane), a = x.runtime.empty(x.shape, x.dtype), x.shape, problem.attrs
+    if y.size:
+        each, inner = channels // a.groups, math.prod(plane)
+        sizes = (np.int32(a.groups), np.int32(each), np.int64(inner), np.int32(factors.shape[0] // 2))
+        numbers = (*sizes, _number(x.dtype, each * inner), _number(x.dtype, a.eps))
+        x.runtime.launch(_program(x.dtype), "cuda_channel_norm", n * a.groups, 256, (x, factors, y, *numbers))
+    return y
+
+
 def _usable(problem: Problem) -> str | None:
     dtypes = {s.dtype for s in problem.inputs}
     one = len(dtypes) == 1 and problem.inputs[0].dtype in _DTYPES
@@ -107,6 +117,7 @@ def _usable(problem: Problem) -> str | None:
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "fused_channel_mean": (EagerKernel("cuda_fused_channel_mean", _channel_mean, _usable),),
+    "fused_channel_norm": (EagerKernel("cuda_fused_channel_norm", _channel_norm, _usable),),
     "fused_norm": (
         EagerKernel("cuda_fused_norm_in_order", _norm_in_order, _usable_in_order),
         EagerKernel("cuda_fused_norm", _norm, _usable),

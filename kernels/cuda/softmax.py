@@ -38,7 +38,8 @@ def _row_launch(rows: int, n: int, size: int, width: int, log: np.int32) -> _Lau
         loads = next(k for k in (1, 4, 16) if units <= lanes * k)
         numbers = (np.int64(rows), np.int64(n), np.int32(lanes.bit_length() - 1), log)
         return f"cuda_softmax_lanes{suffix}_{loads}", -(-rows * lanes // 256), 256, numbers
-    held = (32 if suffix else 16) // (4 if size == 8 else 1)  # elements of a row that a thread of a block keeps
+    wide = 24 if size == 2 else 32
+    held = (wide if suffix else 16) // (4 if size == 8 else 1)  # elements of a row that a thread of a block keeps
     if n <= 512 * held:
         return f"cuda_softmax_block{suffix}", rows, max(64, power_of_two(-(-n // held))), (np.int64(n), log)
     return f"cuda_softmax_long{suffix}", rows, 512, (np.int64(n), log)

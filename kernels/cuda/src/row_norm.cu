@@ -150,3 +150,26 @@ KERNEL(cuda_channel_mean, const T* x, T* y, i64 n, int channels, i64 inner, int 
         y[plane * inner + column] = narrow<T>(sum / (A)window);
     }
 }
+
+// A block a group of `each` channels of [N, C, S]: normalised, then times the weights of the channels, plus the biases,
+// `pairs` times. Factors are rows of C; the result is rounded once.
+KERNEL_BOUNDS(cuda_channel_norm, 256, const T* x, const T* factors, T* y, int groups, int each, i64 inner, int pairs,
+              A count, A eps) {
+    const i64 n = each * inner, at = blockIdx.x * n;
+    const int first = (int)(blockIdx.x % groups) * each, channels = groups * each;
+    A sum = 0, squares = 0;
+    for (i64 i = threadIdx.x; i < n; i += blockDim.x) sum += widen(x[at + i]);
+    const A mean = over_block(sum, (A)0, Add()) / count;
+    for (i64 i = threadIdx.x; i < n; i += blockDim.x) {
+        const A v = widen(x[at + i]) - mean;
+        squares += v * v;
+    }
+    const A root = sqrt(over_block(squares, (A)0, Add()) / count + eps);
+    for (i64 i = threadIdx.x; i < n; i += blockDim.x) {
+        const int c = first + (int)(i / inner);
+        A v = (widen(x[at + i]) - mean) / root;
+        for (int k = 0; k < 2 * pairs; k += 2)
+            v = v * widen(factors[(i64)k * channels + c]) + widen(factors[(i64)(k + 1) * channels + c]);
+        y[at + i] = narrow<T>(v);
+    }
+}

@@ -5,8 +5,8 @@
 typedef NUM T;
 typedef wide_t<T> A;
 #define WIDE (16 / (int)sizeof(T))
-// Loads that a thread of a block keeps in registers.
-#define HELD(V) ((V == 1 ? 16 : 32 / V) / (sizeof(T) == 8 ? 4 : 1))
+// Loads that a thread of a block keeps in registers: of halves fewer, whose conversions need some, too.
+#define HELD(V) ((V == 1 ? 16 : (sizeof(T) == 2 ? 24 : 32) / V) / (sizeof(T) == 8 ? 4 : 1))
 
 COC_FN A lowest() { return (A)__uint_as_float(0xff800000u); }
 COC_FN A result(A distance, A end, int log) { return log ? distance - end : exp_of(distance) / end; }
