@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,6 @@ from megengine.dispatch.apply import no_interposers
 from megengine.kernels.cuda.placing import placed
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import SHAPE_OF
-
-_calls = itertools.count(1)
 
 
 class Pending:
@@ -86,27 +83,21 @@ def _thunk(waiting: Pending, index: int) -> Callable[[], np.ndarray]:
 
 
 class Deferring(Interposer):
-    """Ops on tensors without a value give tensors without a value; their specs are known.
-
-    A length that values tell (of the true elements of a mask) is an open one where the values are not known.
-    """
+    """Ops on tensors without a value give tensors without a value; their specs are known."""
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
         """Defer the op unless all its inputs are known."""
         if all(t._value is not None for t in tensors):
             return proceed()
-        # each call counts its own, so its length has a name of its own
-        stated = {**attrs, "count": f"{op.name}_{next(_calls)}"} if op.counts else attrs
-        specs_or_spec = infer(op, [t.spec for t in tensors], stated)
+        specs_or_spec = infer(op, [t.spec for t in tensors], attrs)
         specs = (specs_or_spec,) if isinstance(specs_or_spec, TensorSpec) else specs_or_spec
         if op.name == SHAPE_OF:  # known from the spec
             shape, device = np.array(tensors[0].spec.shape, np.int32), specs[0].device
             return Tensor._deferred(specs[0], lambda: placed(shape, device))
-        unknown = any(t._value is None and t._thunk is None for t in tensors)
-        if op.counts and not unknown:  # lengths that values tell
+        if op.counts:  # lengths that values tell
             with no_interposers():
                 return apply(op, *[Tensor._of_spec(t._storage(), t.spec) for t in tensors], **attrs)
-        if unknown:
+        if any(t._value is None and t._thunk is None for t in tensors):
             results = tuple(Tensor._deferred(s) for s in specs)
         else:
             waiting = Pending(op, tensors, attrs)
