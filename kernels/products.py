@@ -28,9 +28,12 @@ def _linear_usable(problem: Problem) -> str | None:
 
 
 def _linear_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    weights, (clamp, after) = np.ascontiguousarray(constants[1]), activation_of(problem)
-    rows, bias = problem.inputs[0].size // weights.shape[1], np.ascontiguousarray(constants[2])
-    return _core.linear_step(rows, weights, bias, len(problem.inputs) == 4, clamp, after, threads)
+    """A linear layer, or a convolution of 1x1: one over the pixels, which lie channels-last."""
+    columns, depth = constants[1].shape[:2]
+    weights, (clamp, after) = np.ascontiguousarray(constants[1]).reshape(columns, depth), activation_of(problem)
+    bias = np.ascontiguousarray(constants[2]) if 2 in constants else np.zeros(columns, np.float32)
+    rows, residual = problem.inputs[0].size // depth, len(problem.inputs) == 4
+    return _core.linear_step(rows, weights, bias, residual, clamp, after, threads)
 
 
 def _pointwise_usable(problem: Problem) -> str | None:
@@ -41,15 +44,6 @@ def _pointwise_usable(problem: Problem) -> str | None:
     if n * math.prod(size) > _FEW_PIXELS:
         return f"{counted(n * math.prod(size), 'pixel')}; expected at most {_FEW_PIXELS}"
     return float32_only(problem)
-
-
-def _pointwise_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    """A convolution of 1x1: a linear layer over the pixels, which lie channels-last."""
-    weights, (clamp, after) = np.ascontiguousarray(constants[1]), activation_of(problem)
-    columns, depth = weights.shape[:2]
-    bias = np.ascontiguousarray(constants[2]) if 2 in constants else np.zeros(columns, np.float32)
-    matrix, residual = weights.reshape(columns, depth), len(problem.inputs) == 4
-    return _core.linear_step(problem.inputs[0].size // depth, matrix, bias, residual, clamp, after, threads)
 
 
 def _rows_usable(problem: Problem) -> str | None:
@@ -74,9 +68,7 @@ def _rows_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
 
 
 own_fused_linear = step_kernel("own_fused_linear", _linear_step, _linear_usable, packs=(1, 2), inplace_input=3)
-own_fused_pointwise = step_kernel(
-    "own_fused_pointwise", _pointwise_step, _pointwise_usable, packs=(1, 2), inplace_input=3
-)
+own_fused_pointwise = step_kernel("own_fused_pointwise", _linear_step, _pointwise_usable, packs=(1, 2), inplace_input=3)
 own_matmul_rows = StepKernel(
     "own_matmul_rows", _rows_step, _rows_usable, packs=(1,), accepts=_constant_matrix, free=True
 )  # eager calls: NumPy's product, which packs nothing

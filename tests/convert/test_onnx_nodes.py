@@ -62,6 +62,10 @@ def ints(*values):
             "has the data type FLOAT8E5M2, which is not supported",
         ),
         (one("Cast", X, to=99), "has the data type 99, which is not supported"),
+        (
+            one("CenterCropPad", X, {"s": ints(2, 2)}),
+            r"its shape is \(2, 2\); expected a length for each of axes \(0, 1, 2\)",
+        ),
         (one("Pad", X, {"p": ints(0, 0, 0, 1, 1, 1)}, mode="mirror"), "mode 'mirror' is not supported; expected const"),
         (one("Resize", X, {"r": [], "s": ints(1, 1, 1)}, mode="area"), "mode 'area', coordinates 'half_pixel' or"),
         (one("ScatterElements", X, {"i": ints(0), "u": np.ones(1, "f4")}), r"the index has shape \(1,\)"),

@@ -161,6 +161,7 @@ def test_sparse_tensors_are_read_with_their_zeros(indices):
         ([1], [12], (3, 4), r"'w': an index lies outside shape \(3, 4\)"),
         ([1], [[0, 4]], (3, 4), "an index lies outside"),
         ([1], [[0, -1]], (3, 4), "an index lies outside"),
+        ([1], np.zeros((1, 0)), (), r"shape \(1, 0\); expected \[count\], and int64"),
         ([1, 2], [0], (3, 4), r"values of shape \(2,\), indices of int64 and shape \(1,\); expected"),
         ([1], [[0]], (3, 4), r"expected \[count\], and int64 and \[count\] or \[count, 2\]"),
         ([1], [0], (3, -4), "has a negative size"),

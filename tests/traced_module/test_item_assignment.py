@@ -7,7 +7,7 @@ from saved_content import content
 import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import GraphError, MegEngineError
-from megengine.tensor import tensor
+from megengine.tensor import DeferredValueError, tensor
 from megengine.traced_module import EditLog, trace_module
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
@@ -200,9 +200,14 @@ def test_a_mask_that_fits_nothing_is_refused_where_it_is_used():
     assert content(model) == before
 
 
-def test_methods_that_change_a_tensor_are_refused():
+def test_what_depends_on_values_is_refused_with_what_does_not():
     model, before = TRACED.clone(), content(TRACED)
     graph, node = model.graph, model.graph.node("relu_out")
+    with (
+        pytest.raises(DeferredValueError, match=r"__getitem__ gives depends on values.*F\.where"),
+        graph.insert_exprs(),
+    ):
+        node[node > 0]
     for change in (lambda: node.set_value(node * 2), node.reset_zero):
         with pytest.raises(GraphError, match=r"'relu_out': it changes or gives .*node\[:\] ="), graph.insert_exprs():
             change()

@@ -1,6 +1,7 @@
 // Recurrent layers of floats. TYPE: float or double. Every sum is made in the order of its elements, each product
-// rounded once with its sum, as the reference makes it. h and c [directions, n, hidden] are the states; `seen` is what the products of the
-// next step take: h, or h rounded to a quantized dtype. Rows of weights: those of a direction, gate after gate.
+// rounded once with its sum, as the reference makes it. h and c [directions, n, hidden] are the states; `seen` is what
+// the products of the next step take: h, or h rounded to a quantized dtype. Rows of weights: those of a direction, gate
+// after gate.
 #include "integer.cuh"
 #include "recurrent.cuh"
 

@@ -211,7 +211,7 @@ def dense(sparse: "onnx.SparseTensorProto", folder: Path | None = None, *, most:
             f"the sparse tensors of a graph may have {MAX_DENSE} together"
         )
     fits = indices.dtype == np.int64 and values.ndim == 1 and indices.shape[:1] == values.shape
-    if not fits or (indices.ndim != 1 and indices.shape[1:] != (len(shape),)):
+    if not fits or (indices.ndim != 1 and (not shape or indices.shape[1:] != (len(shape),))):
         raise FileFormatError(
             f"{where}: values of shape {values.shape}, indices of {indices.dtype} and shape {indices.shape}; expected "
             f"[count], and int64 and [count] or [count, {len(shape)}]"
