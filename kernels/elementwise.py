@@ -6,6 +6,7 @@ Every operation is one of IEEE or integer arithmetic, or an own function, so res
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
-from megengine.kernels import _core
-from megengine.kernels.kernel import StepKernel
+from megengine.kernels import _core, isa, memory
+from megengine.kernels.kernel import EagerKernel, StepKernel
 from megengine.kernels.problem import Problem, no_elements
 from megengine.kernels.strided import planned_strides
 
@@ -74,6 +75,41 @@ def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> A
     return _core.elementwise_step(list(out.shape), strides, types, rows, threads, divisors)
 
 
+# ---------------------------------------------------------------- eager calls
+
+_CHANNELS_LAST = (0, 2, 3, 1)
+_WORTH = {"where": 16384, "mod": 4096, "floor_div": 4096}  # elements from which a step is faster than NumPy
+
+
+@lru_cache(512)
+def _step_of_call(problem: Problem, shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], level: Any) -> Any:
+    """The step of a call for an instruction set, which is that of the process when the step is made."""
+    types = [str(storage_of(s.dtype)) for s in problem.inputs]
+    rows = _rows(program_of(problem), problem.inputs)
+    return _core.elementwise_step(list(shape), [list(s) for s in strides], types, rows, 1, 0)
+
+
+def _few_elements(problem: Problem) -> str | None:
+    least = _WORTH.get(problem.op, 0)
+    return f"fewer than {least} elements" if problem.outputs[0].size < least else None
+
+
+def _call(problem: Problem, *arrays: np.ndarray) -> np.ndarray:
+    """The result of an op; channels-last where all operands of its shape are."""
+    out = problem.outputs[0]
+    full = [a for a in arrays if a.shape == out.shape]
+    last = out.ndim == 4 and full and all(a.transpose(_CHANNELS_LAST).flags.c_contiguous for a in full)
+    order = _CHANNELS_LAST if last else tuple(range(out.ndim))
+    shape = tuple(out.shape[axis] for axis in order)
+    wide = [a.reshape((1,) * (out.ndim - a.ndim) + a.shape).transpose(order) for a in arrays]
+    operands = [np.asarray(a, order="C") for a in wide]
+    result = memory.empty(shape, storage_of(out.dtype))
+    strides = (result.strides, *(np.broadcast_to(a, shape).strides for a in operands))
+    step = _step_of_call(problem, shape, strides, isa.active())
+    _core.run_step(step, [memory.bits(a) for a in (*operands, result)])
+    return result.transpose(0, 3, 1, 2) if last else result
+
+
 OPS = (
     "elementwise",
     *_TRUTHS,
@@ -83,6 +119,9 @@ OPS = (
 )  # that have no other kernel
 
 own_elementwise = StepKernel("own_elementwise", _step, cannot_run)
+own_elementwise_call = EagerKernel(
+    "own_elementwise_call", _call, lambda problem: cannot_run(problem) or _few_elements(problem)
+)
 own_integer_division = StepKernel(
     "own_integer_division",
     _step,

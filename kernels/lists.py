@@ -35,8 +35,11 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "mul": (large.numpy_large_mul, elementwise.own_elementwise, small.own_small_mul),
     "div": (elementwise.own_elementwise, small.own_small_div),
     **dict.fromkeys(elementwise.OPS, (elementwise.own_elementwise,)),
-    "floor_div": (elementwise.own_elementwise, elementwise.own_integer_division),
-    "mod": (elementwise.own_elementwise, elementwise.own_integer_division),
+    **dict.fromkeys(("pow", "atan2", "where"), (elementwise.own_elementwise_call, elementwise.own_elementwise)),
+    **dict.fromkeys(
+        ("floor_div", "mod"),
+        (elementwise.own_elementwise_call, elementwise.own_elementwise, elementwise.own_integer_division),
+    ),
     "trunc_div": (elementwise.own_integer_division,),
     "cast": (elementwise.own_elementwise, half_conversion.own_half_cast),
     "sum": (along.own_sum, small.own_small_sum),
