@@ -20,6 +20,7 @@ from megengine.kernels.memory import bits
 from megengine.kernels.native import to_step
 from megengine.kernels.registry import family
 from megengine.plan.biases import add_biases
+from megengine.plan.cast_places import move_casts
 from megengine.plan.chains import fuse_chains
 from megengine.plan.channel_norms import join_factors
 from megengine.plan.fuse import fuse
@@ -428,6 +429,7 @@ class Plan:
         if exact:
             add_biases(graph)
             quantize_truths(graph)
+        move_casts(graph)
         fuse_chains(graph)
         if exact:
             merge_maps(graph)
