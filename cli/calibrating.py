@@ -80,6 +80,7 @@ def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, pr
 
     try:
         with out.progress("calibrate", None) as bar:
+            chosen.progress = bar.show
             statistics = collect(
                 source, chosen, workers=workers, device=device, seen=seen, keep=keep, progress=bar.show
             )

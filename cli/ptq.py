@@ -61,13 +61,13 @@ preprocess_option = click.option(
     help=f"For pictures: a preset ({', '.join(images.PRESETS)}), a .json file, or preset,key=value,... "
     "Needed unless the model stores one.",
 )
-samples_option = click.option("--samples", type=click.IntRange(1), default=None, help="Use at most this many batches.")
+samples_option = click.option("--samples", type=click.IntRange(1), default=None, help="Use at most this many batches, the first.")
 held_out_option = click.option(
     "--held-out",
     type=click.IntRange(0),
     default=16,
     show_default=True,
-    help="Every tenth sample, at most this many, scores the result and does not calibrate.",
+    help="One of ten samples, at most this many, scores the result and does not calibrate; digests choose which.",
 )
 
 
@@ -398,8 +398,9 @@ def quantized(job: Job, out: Output) -> QuantizedModel:
     """The network in integers, with the record of its making."""
     result = quantizing.quantize_with_progress(job.source, job.samples, job.config, out, "quantize", **job.known)
     check_data(result.float_graph, result.stats, job.data.reader.name)
-    digests = {"model": job.digest, "data": job.samples.digest}
-    stored = records.to_metadata(records.record_of(digests=digests, counts=job.samples.counts))
+    index = job.samples.index
+    digests = {"model": job.digest, "data": index.digest}
+    stored = records.to_metadata(records.record_of(digests=digests, counts=job.samples.counts, samples=index))
     for graph in (result.qdq_graph, result.integer_graph):
         graph.metadata.update(stored)
     return result

@@ -15,7 +15,7 @@ from megengine.cli.choices import Choice
 from megengine.cli.labels import labels_of
 from megengine.cli.made_pages import Made, made_page
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
-from megengine.cli.output import Output, check_suffix, kept_after_interrupt, output_file
+from megengine.cli.output import Bar, Output, check_suffix, kept_after_interrupt, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import (
     check_varies,
@@ -28,10 +28,10 @@ from megengine.cli.ptq import (
 )
 from megengine.cli.qat_goals import Goal, by_labels, by_results
 from megengine.cli.readers import Batch, Reader, kind_of
-from megengine.cli.samples import EVERY, suspicious, tell_suspicious
+from megengine.cli.samples import EVERY, Index, digest_of, held_out_of, suspicious, tell_suspicious
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError
 from megengine.core.text import counted
-from megengine.quantization import PROFILES, QATGraph, QuantConfig, RangeMethod, prepare_qat
+from megengine.quantization import PROFILES, QuantConfig, RangeMethod, prepare_qat
 from megengine.quantization.pipeline.config import CHOICES
 from megengine.quantization.pipeline.qat_training import RATE, Training, TrainingPlan
 from megengine.quantization.pipeline.selection import PRECISIONS
@@ -45,40 +45,47 @@ CALIBRATION = 256  # samples from which the ranges start
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Samples of every input, and what the network has to say of each: labels, or the float network's results.
+    """Samples of every input by their digests, and what the network has to say of each: labels, or the float network's
+    results.
 
-    Every tenth sample is held out of training: the first, third, ... of these choose the epoch, the others score.
+    One of ten different samples is held out of training: the first, third, ... of these by their digests choose the
+    epoch, the others score. Copies of a sample go with it.
     """
 
     inputs: list[np.ndarray]
     targets: np.ndarray
+    index: Index
 
     @property
     def digest(self) -> str:
         """SHA-256 of all samples as the network gets them, and of what it has to say of them."""
-        hashed = hashlib.sha256()
-        for array in (*self.inputs, self.targets):
-            hashed.update(np.ascontiguousarray(array).data.cast("B"))
+        hashed = hashlib.sha256(self.index.digest.encode())
+        hashed.update(np.ascontiguousarray(self.targets).data.cast("B"))
         return hashed.hexdigest()
+
+    @property
+    def held(self) -> list[bytes]:
+        """Digests of the samples that are held out."""
+        return held_out_of(self.index.digests, EVERY)
 
     def part(self, role: str) -> tuple[list[np.ndarray], np.ndarray]:
         """The samples that "train", "choose" or "score".
 
         With fewer than ten samples all choose, and with fewer than twenty those that choose score too.
         """
-        numbers = np.arange(len(self.targets))
-        held = np.flatnonzero(numbers % EVERY == EVERY - 1)
+        held, every = self.held, set(self.index.digests)
         roles = {
-            "train": np.setdiff1d(numbers, held),
-            "choose": held[::2] if len(held) else numbers,
-            "score": held[1::2] if len(held) > 1 else held if len(held) else numbers,
+            "train": every.difference(held),
+            "choose": set(held[::2]) or every,
+            "score": set(held[1::2] or held) or every,
         }
-        return [x[roles[role]] for x in self.inputs], self.targets[roles[role]]
+        rows = np.array([one in roles[role] for one in self.index.digests])
+        return [x[rows] for x in self.inputs], self.targets[rows]
 
     @property
     def clean(self) -> bool:
         """Whether the samples that score are others than those that choose."""
-        return len(self.targets) >= 2 * EVERY
+        return len(self.held) > 1
 
 
 @click.command(
@@ -118,8 +125,9 @@ class Labelled:
 def qat(output: Path, report_path: Path | None, overwrite: bool, resume: bool, out: Output, **options: Any) -> None:
     """Train MODEL (.onnx, .tm, .mgt, or module.py:function) with the values of its integer network, and write that.
 
-    After every epoch the state of training is kept beside the output, as OUTPUT.training. Every tenth sample does not
-    train: half of these choose the epoch that is written at the end, the other half score it.
+    After every epoch the state of training is kept beside the output, as OUTPUT.training. One of ten samples does not
+    train: half of these choose the epoch that is written at the end, the other half score it. The order of the data
+    makes no difference.
     """
     check_suffix("--output", output, {".mgt": "our format"})
     inputs = [options["model"], options["data"], *images.recipe_files(options["preprocess"])]
@@ -151,17 +159,18 @@ def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str,
                          include=include)  # fmt: skip
     config = chosen.changed(activations=RangeMethod("minmax"), bias_correction=False)
     network = prepare_qat(calls, config=config, method=method)  # calls take batches of any size
-    inputs = _arrays(source_data.reader)
+    with out.progress("read", source_data.reader.count) as bar:
+        inputs, classes, index = _read(source_data.reader, labels, data, bar)
     check_varies(source.graph, [inputs], data)
-    tell_suspicious(out, suspicious(len(inputs[0]), equal=all((x == x[:1]).all() for x in inputs)))
-    goal = _goal(labels, data, network, inputs)
-    samples_of = Labelled([x[: len(goal.targets)] for x in inputs], goal.targets)
+    tell_suspicious(out, suspicious(len(index.digests), equal=len(set(index.digests)) == 1))
+    goal = by_results(network, inputs) if classes is None else by_labels(classes, network, inputs)
+    samples_of = Labelled(inputs, goal.targets, index)
     taught, choosing, scoring = (samples_of.part(role) for role in ("train", "choose", "score"))
     if source_data.how is not None:
         source.graph.metadata.update(images.to_metadata(source_data.how))
     digests = {"model": records.digest_of(source.graph), "data": samples_of.digest}
     counts = {"training": len(taught[1]), "choosing": len(choosing[1]), "held out": len(scoring[1])}
-    record = records.record_of(digests=digests, counts=counts)
+    record = records.record_of(digests=digests, counts=counts, samples=index)
     record["recipe"].pop("resume", None)  # how often it was interrupted makes no difference
     plan = TrainingPlan(**settings)
     if network.batch_size is not None and network.batch_size < plan.batch:
@@ -237,12 +246,6 @@ def _begin(
     return same
 
 
-def _goal(labels: str | None, data: str, network: QATGraph, inputs: list[np.ndarray]) -> Goal:
-    if labels is None:
-        return by_results(network, inputs)
-    return by_labels(_targets(labels, data, len(inputs[0])), network, inputs)
-
-
 def _epochs(training: Training, kept: Path, about: dict[str, Any], taught: Any, scored: Any, goal: Goal,
             out: Output) -> list[Any]:  # fmt: skip
     rows = []
@@ -260,12 +263,31 @@ def _epochs(training: Training, kept: Path, about: dict[str, Any], taught: Any, 
     return rows
 
 
-def _arrays(reader: Reader) -> list[np.ndarray]:
-    """All samples, one array an input."""
-    batches = list(reader)
-    if not batches:
+def _read(
+    reader: Reader, labels: str | None, data: str, bar: Bar
+) -> tuple[list[np.ndarray], np.ndarray | None, Index]:
+    """All samples in the order of their digests, one array an input, their labels, and the digests.
+
+    Pictures that fill up a last batch are left out where there are labels.
+    """
+    rows: list[Batch] = []
+    for batch in reader.canonical() if labels is None else reader:
+        if len({x.shape[:1] for x in batch} | {()}) != 2:
+            shapes = ", ".join(str(x.shape) for x in batch)
+            raise OptionError(
+                f"qat: one run takes inputs of the shapes {shapes}; expected as many rows of each as samples"
+            )
+        rows += [tuple(x[i : i + 1] for x in batch) for i in range(len(batch[0]))]
+        bar.step()
+    if not rows:
         raise FileFormatError(f"data {reader.name!r}: it is empty; expected samples to train with")
-    return [np.concatenate(parts) for parts in zip(*batches, strict=True)]
+    classes = None if labels is None else _targets(labels, data, len(rows))
+    digests = [digest_of(row) for row in rows[: None if classes is None else len(classes)]]
+    places = range(len(digests))
+    order = sorted(places, key=lambda i: (digests[i], 0 if classes is None else int(classes[i])))
+    inputs = [np.concatenate([rows[i][at] for i in order]) for at in range(len(rows[0]))]
+    index = Index(tuple(digests[i] for i in order), lambda place: reader.named(order[place]))
+    return inputs, None if classes is None else classes[order], index
 
 
 def _targets(labels: str, data: str, count: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 
 from megengine.cli.output import Output
 from megengine.cli.report import Section
+from megengine.cli.samples import Samples
 from megengine.core.text import counted
 from megengine.quantization import (
     Advice,
@@ -86,6 +87,8 @@ def quantize_with_progress(
         def show(stage: str, *counts: Any) -> None:
             bar.show(f"{what}: {stage}", *counts)
 
+        if isinstance(data, Samples):
+            data.progress = show
         if statistics is None and workers > 1:
             statistics = collect(model, data, workers=workers, device=device, progress=show)
         return quantize_model(model, data, config, statistics=statistics, state=state, device=device, progress=show)

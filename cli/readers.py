@@ -1,11 +1,13 @@
 """Calibration and evaluation data for the command, streamed: a folder of pictures, .npy / .npz, module.py:function."""
 
+import hashlib
 import importlib.util
 import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,14 +28,28 @@ _MOST_PACKED = 200  # times its size, for larger ones
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A data source that can be read more than once: `start` opens a pass of `count` batches (None: not known)."""
+    """A data source that can be read more than once: `start` opens a pass of `count` batches (None: not known).
+
+    `regrouped` opens one whose batches do not follow from the order of the data, where the reader puts several samples
+    into a batch. `names` are those of the batches.
+    """
 
     name: str
     count: int | None
     start: Callable[[], Iterator[Batch]]
+    regrouped: Callable[[], Iterator[Batch]] | None = None
+    names: Sequence[str] = ()
 
     def __iter__(self) -> Iterator[Batch]:
         return self.start()
+
+    def canonical(self) -> Iterator[Batch]:
+        """A pass with the same batches for any order of the data, in any order of these."""
+        return (self.regrouped or self.start)()
+
+    def named(self, place: int) -> str:
+        """The name of a batch of `canonical`."""
+        return self.names[place] if place < len(self.names) else f"sample {place + 1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +87,15 @@ def open_reader(source: str, slots: Sequence[Slot], *, how: Recipe | None = None
     """
     reader = _READERS[kind_of(source)](source, slots, how)
 
-    def checked() -> Iterator[Batch]:
+    def checked(start: Callable[[], Iterator[Batch]]) -> Iterator[Batch]:
         shapes = [slot.shape for slot in slots]
-        batches = ((i, piece) for i, batch in enumerate(reader) for piece in samples_of(batch, shapes))
+        batches = ((i, piece) for i, batch in enumerate(start()) for piece in samples_of(batch, shapes))
         for index, batch in islice(batches, limit):
             yield check_batch(batch, slots, f"{source}, batch {index}")
 
     count = reader.count if limit is None or reader.count is None else min(limit, reader.count)
-    return Reader(source, count, checked)
+    regrouped = None if reader.regrouped is None else partial(checked, reader.regrouped)
+    return Reader(source, count, partial(checked, reader.start), regrouped, reader.names)
 
 
 def kind_of(source: str) -> str:
@@ -147,13 +164,24 @@ def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> R
         )
     batch = slots[0].shape[0]
 
-    def start() -> Iterator[Batch]:
-        for first in range(0, len(paths), batch):
-            group = paths[first : first + batch]
+    def start(order: Sequence[Path] = paths) -> Iterator[Batch]:
+        for first in range(0, len(order), batch):
+            group = [*order[first : first + batch]]
             group += group[-1:] * (batch - len(group))  # the last batch is filled up with its last picture
             yield (np.concatenate([load(one, how) for one in group]),)
 
-    return Reader(str(path), -(-len(paths) // batch), start)
+    def regrouped() -> Iterator[Batch]:
+        return start(sorted(paths, key=_file_digest))
+
+    if batch == 1:
+        names = [(one.relative_to(path) if path.is_dir() else one).as_posix() for one in paths]
+        return Reader(str(path), len(paths), start, names=names)
+    return Reader(str(path), -(-len(paths) // batch), start, regrouped)
+
+
+def _file_digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _array_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Reader:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from megengine.cli.recipes import NOT_IN_FILES, settable
+from megengine.cli.samples import Index
 from megengine.core.errors import FileFormatError
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.formats.native import digest
@@ -21,11 +22,11 @@ _PACKAGES = ("megengine", "numpy", "onnx")
 _ELSEWHERE = (*NOT_IN_FILES, "overwrite", "workers")
 
 
-def record_of(*, digests: Mapping[str, str], counts: Mapping[str, int], **more: Any) -> dict[str, Any]:
+def record_of(*, digests: Mapping[str, str], counts: Mapping[str, int], samples: Index) -> dict[str, Any]:
     """The record of the running command: its options, versions, counts and digests; plain values.
 
-    Options that name files to write, and those that change no result, are left out; `more` is for seeds and the like.
-    A command that is repeated stores its old options, which may name other places of the same model and data.
+    Options that name files to write, and those that change no result, are left out. A command that is repeated stores
+    its old options, which may name other places of the same model and data. `samples` tell what was left out or added.
 
     Raises:
         FileFormatError: a repeated command got another model or other data.
@@ -33,7 +34,7 @@ def record_of(*, digests: Mapping[str, str], counts: Mapping[str, int], **more: 
     ctx = click.get_current_context()
     repeated = ctx.meta.get(REPEATED)
     if repeated is not None:
-        _require_same(repeated["digests"], digests)
+        _require_same(repeated, digests, samples)
     recipe = {} if repeated is None else dict(repeated["recipe"])
     for key, parameter in settable(ctx.command).items():
         name = str(parameter.name)
@@ -47,7 +48,7 @@ def record_of(*, digests: Mapping[str, str], counts: Mapping[str, int], **more: 
         "versions": {name: version(name) for name in _PACKAGES},
         "counts": dict(counts),
         "digests": dict(digests),
-        **more,
+        "samples": samples.short,
     }
 
 
@@ -59,13 +60,20 @@ def version(package: str) -> str:
         return ""
 
 
-def _require_same(old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    other = [name for name, digest in new.items() if old.get(name) != digest]
-    if other:
-        raise FileFormatError(
-            f"the {' and the '.join(other)} differ{'s' * (len(other) == 1)} from what the record was made with; give "
-            "the same files, or quantize anew"
-        )
+def _require_same(record: Mapping[str, Any], new: Mapping[str, str], samples: Index) -> None:
+    other = [name for name, digest in new.items() if record["digests"].get(name) != digest]
+    if not other:
+        return
+    text = f"the {' and the '.join(other)} differ{'s' * (len(other) == 1)} from what the record was made with"
+    if "data" in other and (how := _how_data_differs(record, samples)):
+        text += f": {how}"
+    raise FileFormatError(f"{text}; give the same files, or quantize anew")
+
+
+def _how_data_differs(record: Mapping[str, Any], samples: Index) -> str:
+    if "samples" not in record:
+        return "an earlier version wrote it, which took samples by their places"
+    return samples.differing(record["samples"])
 
 
 def _plain(value: Any) -> Any:
@@ -103,6 +111,7 @@ def from_metadata(metadata: Mapping[str, str], name: str) -> dict[str, Any]:
         raise FileFormatError(f"model {name!r}: its record is damaged ({error})") from error
     parts = ("recipe", "versions", "counts", "digests")
     whole = isinstance(record, dict) and isinstance(record.get("command"), str)
+    whole = whole and isinstance(record.get("samples", ""), str)
     if not whole or not all(isinstance(record.get(part), dict) for part in parts):
         raise FileFormatError(f"model {name!r}: its record is damaged (command, {', '.join(parts)} are expected)")
     return record

@@ -22,14 +22,15 @@ _KINDS = {".mgt": "our format", ".onnx": "QDQ for other runtimes"}
 @path_option("-o", "--output", required=True, help="Model to write, of the same kind as RESULT.")
 @click.option("--model", help="Where the float model is now.  [default: where it was]")
 @click.option("--data", help="Where the data is now.  [default: where it was]")
+@click.option("--labels", help="Where the labels are now, in the order of the data.  [default: where they were]")
 @click.option("--workers", type=click.IntRange(1), help="Processes that calibrate, where the command has them.")
 @overwrite_option
 @common
-def replay(result: str, output: Path, model: str | None, data: str | None, workers: int | None, overwrite: bool,
-           out: Output) -> None:  # fmt: skip
+def replay(result: str, output: Path, overwrite: bool, out: Output, **places: Any) -> None:
     """Repeat the command that wrote RESULT (.mgt or .onnx), and tell whether the same bytes come out.
 
-    The model and the data are compared with the digests that RESULT stores. Exit code 1 if the bytes differ.
+    The model and the data, in any order, are compared with the digests that RESULT stores. Exit code 1 if the bytes
+    differ.
     """
     suffix = Path(result).suffix
     check_suffix("RESULT", Path(result), _KINDS)
@@ -41,8 +42,7 @@ def replay(result: str, output: Path, model: str | None, data: str | None, worke
     ]
     if changed:
         out.say(f"warning: made with other versions ({'; '.join(changed)}): bytes may differ", "yellow")
-    given = ("model", model), ("data", data), ("workers", workers)
-    moved = {key: value for key, value in given if value is not None}
+    moved = {key: value for key, value in places.items() if value is not None}
     _run(record, moved, output, overwrite=overwrite, quiet=out.as_json)
     same = Path(result).read_bytes() == output.read_bytes()
     line = f"{output}: {'the same bytes as' if same else 'other bytes than'} {result}"
@@ -59,8 +59,9 @@ def _run(record: dict[str, Any], moved: dict[str, Any], output: Path, *, overwri
         raise FileFormatError(f"its record names the command {name!r}{nearest(name, COMMANDS)}; update megengine")
     command = group.get_command(here, name)
     assert command is not None
-    if "workers" in moved and "workers" not in recipes.settable(command):
-        raise OptionError(f"--workers: {name} made this model, which runs in one process; leave it out")
+    why = {"workers": "which runs in one process", "labels": "which takes no labels"}
+    for key in moved.keys() - recipes.settable(command).keys():
+        raise OptionError(f"--{key}: {name} made this model, {why.get(key, 'which has no such option')}; leave it out")
     values = recipes.defaults(command, {**record["recipe"], **moved}, "the record")
     words = ["-o", str(output), *(["--overwrite"] if overwrite else [])]
     with redirect_stdout(sys.stderr) if quiet else nullcontext():

@@ -53,7 +53,7 @@ JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a fe
     type=click.IntRange(0),
     default=100,
     show_default=True,
-    help="Every second sample, at most this many, judges the networks and does not calibrate.",
+    help="One of two samples, at most this many, judges the networks and does not calibrate; digests choose which.",
 )
 @path_option(
     "-o", "--output", required=True, help="The best network so far, .mgt; written whenever a better one is met."
@@ -119,7 +119,9 @@ def search(
     source_data = data_of(data, preprocess, samples, source, out)
     chosen = Samples(source_data.reader, held_out, JUDGING)
     check_varies(source.graph, chosen.reader, data)
-    tell_suspicious(out, chosen.warnings())
+    with out.progress("read", source_data.reader.count) as bar:
+        chosen.progress = bar.show
+        tell_suspicious(out, chosen.warnings())
     _store_record(source, source_data, chosen)
     if goes_on:
         out.say(f"going on from {state}")
@@ -196,8 +198,8 @@ def _store_record(source: TracedModule, data: Data, samples: Samples) -> None:
     """Put into the metadata of the network, which the best one inherits, how it is made."""
     if data.how is not None:
         source.graph.metadata.update(images.to_metadata(data.how))
-    digests = {"model": records.digest_of(source.graph), "data": samples.digest}
-    record = records.record_of(digests=digests, counts=samples.counts)
+    digests = {"model": records.digest_of(source.graph), "data": samples.index.digest}
+    record = records.record_of(digests=digests, counts=samples.counts, samples=samples.index)
     source.graph.metadata.update(records.to_metadata(record))
 
 

@@ -24,10 +24,11 @@ from megengine.dispatch import NoRule, ZeroGradient
 from megengine.optimizer import Adam
 from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.freeze import Frozen
+from megengine.quantization.pipeline.sequential import drawn
 from megengine.quantization.pipeline.student import Student
 from megengine.quantization.pipeline.training_run import run_watched
 from megengine.quantization.pipeline.varied import takes_pictures, varied, with_variety
-from megengine.quantization.ranges import Batch, Progress, as_samples, as_tensors, sample_number
+from megengine.quantization.ranges import Batch, Progress, as_tensors, sample_number
 from megengine.serialization import load, save
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
@@ -38,7 +39,6 @@ from megengine.traced_module.ir.node import TensorNode
 HELD_OUT = 5  # every fifth sample is scored, the others train
 LEAST = 2 * HELD_OUT  # samples
 CERTAIN = 2.0  # standard errors by which the gain on the samples held out exceeds 0
-SAMPLES = 256  # at most, which stay in memory
 CUTS = 8  # at most
 VALUES = 64 << 20  # of the teacher at the cuts, in all samples, at most
 STEP = 4  # samples of one step
@@ -81,7 +81,7 @@ def distill(
 
     Args:
         graph: the float network, canonical.
-        data: inputs; of more than `SAMPLES` the first ones count.
+        data: inputs; of many those that `drawn` takes.
         epochs: passes over the samples.
         int_bias: biases are whole numbers of steps.
         vary: half of the samples that train are shown in less contrast, all that are held out in both.
@@ -91,7 +91,7 @@ def distill(
     Raises:
         OptionError: the state is of another network, other data or settings, or no state.
     """
-    samples = _samples(data, graph)
+    samples = drawn(data, graph, ())
     results = [at for at, node in enumerate(graph.outputs) if is_float(node.dtype)]
     if len(samples) < LEAST or not results or not frozen.weights or not has_gradient(graph):
         return frozen
@@ -167,16 +167,6 @@ def lone_nodes(graph: InternalGraph, names: Iterable[str]) -> list[TensorNode]:
         if expr.outputs[0].name in wanted and live == {id(expr.outputs[0])}:
             alone.append(expr.outputs[0])
     return alone
-
-
-def _samples(data: Iterable[Any], graph: InternalGraph) -> list[Batch]:
-    """Samples by a number that their values give."""
-    samples = []
-    for sample in as_samples(data, graph):
-        samples.append(sample)
-        if len(samples) == SAMPLES:
-            break
-    return sorted(samples, key=sample_number)
 
 
 def has_gradient(graph: InternalGraph) -> bool:

@@ -40,7 +40,7 @@ def test_analysis_tells_layers_parts_and_advice_and_writes_no_model(folder):
     said = call("analyze", "net.onnx", "--data", "x.npy")
     for text in ("Lowest signal to noise", "Layers that gain most in float", "rounded alone: weights", "outputs: SQNR"):
         assert text in said
-    assert "on 1 sample held out of calibration (number 10)" in said and sorted(folder.iterdir()) == before
+    assert "on 1 sample held out of calibration (sample " in said and sorted(folder.iterdir()) == before
     one = found("analyze", "net.onnx", "--data", "x.npy", "--weights", "per_tensor", "--exclude", "op:matmul")
     assert one["sensitivity"]["layers"][0]["name"] == "x" and one["faults"] == []
     assert set(one["edges"][0]["histogram"]) == {"low", "high", "float", "integer"}

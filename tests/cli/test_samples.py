@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from megengine.cli.readers import Reader
-from megengine.cli.samples import Samples
+from megengine.cli.samples import Samples, digest_of
+from megengine.core.errors import CalibrationError
 
 
 def reader(values):
@@ -16,28 +17,35 @@ def numbers(batches):
     return [float(x[0, 0]) for (x,) in batches]
 
 
-def test_every_tenth_sample_scores_and_does_not_calibrate():
-    samples = Samples(reader(range(45)), most=3)
-    assert numbers(samples.held_out()) == [9, 19, 29]
-    assert set(numbers(samples)) == set(range(45)) - {9, 19, 29}
-    assert samples.counts == {"calibration": 42, "held out": 3}
-    assert samples.scored_on() == "3 samples held out of calibration (number 10, 20, 30)"
-    assert Samples(reader(range(200)), 16).scored_on() == "16 samples held out of calibration (number 10, 20, ..., 160)"
+def by_digest(values):
+    return sorted(set(values), key=lambda v: digest_of((np.full((1, 2), v, np.float32),)))
 
 
-def test_every_second_sample_may_judge():
-    samples = Samples(reader(range(9)), most=100, every=2)
-    assert numbers(samples.held_out()) == [1, 3, 5, 7]
-    assert numbers(samples) == [0, 2, 4, 6, 8]
-    assert samples.scored_on() == "4 samples held out of calibration (number 2, 4, ..., 8)"
-    assert numbers(Samples(reader(range(9)), most=2, every=2).held_out()) == [1, 3]
+@pytest.mark.parametrize(("count", "most", "every", "held"), [(45, 3, 10, 3), (45, 16, 10, 4), (9, 100, 2, 4)])
+@pytest.mark.parametrize("seed", [None, 0])
+def test_samples_of_the_smallest_digests_score_and_do_not_calibrate(count, most, every, held, seed):
+    values = list(range(count)) if seed is None else np.random.default_rng(seed).permutation(count).tolist()
+    samples = Samples(reader(values), most, every)
+    wanted = by_digest(values)[:held]
+    assert numbers(samples.held_out()) == wanted
+    assert numbers(samples) == [v for v in values if v not in wanted]
+    assert samples.counts == {"calibration": count - held, "held out": held}
+    assert samples.scored_on().startswith(f"{held} samples held out of calibration (sample {values.index(wanted[0]) + 1},")
 
 
-@pytest.mark.parametrize(("count", "most"), [(9, 16), (45, 0)])
-def test_without_a_held_out_sample_the_score_says_so(count, most):
-    samples = Samples(reader(range(count)), most)
-    assert len(list(samples)) == count and "none is held out" in samples.scored_on()
-    assert numbers(samples.held_out()) == list(range(min(count, most or 10)))
+def test_copies_of_a_held_out_sample_neither_calibrate_nor_score():
+    values = [*range(20)] * 3
+    samples = Samples(reader(values), 16)
+    wanted = by_digest(values)[:2]
+    assert numbers(samples.held_out()) == wanted and not set(wanted) & set(numbers(samples))
+    assert samples.counts == {"calibration": 54, "held out": 2}
+
+
+@pytest.mark.parametrize(("values", "most"), [(range(9), 16), (range(45), 0), ([1] * 40, 16)])
+def test_without_a_held_out_sample_the_score_says_so(values, most):
+    samples = Samples(reader(values), most)
+    assert len(list(samples)) == len(values) and "none is held out" in samples.scored_on()
+    assert numbers(samples.held_out()) == by_digest(values)[: most or 10]
 
 
 @pytest.mark.parametrize(
@@ -49,8 +57,36 @@ def test_one_sample_and_equal_samples_are_a_warning(values, warning):
     assert (warning in found[0]) if warning else found == []
 
 
-def test_the_digest_follows_values_order_and_nothing_else():
-    first = Samples(reader([1, 2, 3]), 16)
-    list(first)
-    assert first.digest == Samples(reader([1, 2, 3]), 0).digest
-    assert len({first.digest, *(Samples(reader(v), 16).digest for v in ([1, 3, 2], [1, 2], [1, 2, 4]))}) == 4
+def test_the_digest_follows_values_and_nothing_else():
+    first, *others = (Samples(reader(v), m).index for v, m in (([1, 2, 3], 16), ([3, 1, 2], 0)))
+    assert {first.digest} == {one.digest for one in others}
+    different = {Samples(reader(v), 16).index.digest for v in ([1, 2], [1, 2, 4], [1, 2, 3, 3])}
+    assert len({first.digest, *different}) == 4
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ([3, 1, 2], "the samples are the same"),
+        ([1, 2], "1 sample of the record is missing (digest {3})"),
+        ([4, 3, 2, 1, 5], "sample 1, sample 5 are new or changed"),
+        ([1, 7, 3], "sample 2 is new or changed and 1 sample of the record is missing (digest {2})"),
+        ([1, 2, 3, 3], "sample 4 is new or changed"),
+    ],
+)
+def test_an_index_names_what_differs(now, said):
+    wanted = said.format(*(digest_of((np.full((1, 2), v, np.float32),)).hex()[:8] for v in range(4)))
+    before = Samples(reader([1, 2, 3]), 16).index.short
+    found = Samples(reader(now), 16).index.differing(before)
+    assert wanted in found
+    assert Samples(reader(now), 16).index.differing("§") == ""
+
+
+def test_data_that_is_not_the_same_in_every_reading_is_refused():
+    passes = iter([[1, 2, 3], [3, 1, 2], [1, 4, 3], [1, 2], []])
+    arrays = {v: (np.full((1, 2), v, np.float32),) for v in range(5)}
+    samples = Samples(Reader("f.py:data", None, lambda: iter([arrays[v] for v in next(passes)])), 0)
+    assert numbers(samples) == [3, 1, 2]  # the first one took the digests
+    for said in ("sample 2 was another one", "gave 3 samples, the next one 2", "gave 3 samples, the next one 0"):
+        with pytest.raises(CalibrationError, match=f"'f.py:data': .*{said}.*; give the same samples each time"):
+            list(samples)
