@@ -1,6 +1,7 @@
 """The page of a network that `search` found or `qat` trained, beside the float network that it was made from."""
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,11 +79,10 @@ def made_page(made: Made, data: Data, title: str) -> str:
 
 
 def _recipe(made: Made, data: Data) -> Mapping[str, str]:
-    record = records.from_metadata(made.integer_graph.metadata, made.model)
+    record = records.shown(made.integer_graph.metadata, made.model)
     pictures = {"pictures": str(data)} if data.how is not None else {}
     options = {key: _shown(value) for key, value in record["recipe"].items()}
-    stored = made.integer_graph.metadata[records.METADATA]
-    return {**options, **pictures, "scored on": made.scored_on, "record": stored}
+    return {**options, **pictures, "scored on": made.scored_on, "record": json.dumps(record, sort_keys=True)}
 
 
 def _shown(value: Any) -> str:

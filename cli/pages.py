@@ -25,12 +25,14 @@ Runs = Sequence[tuple[str, ...]]
 
 
 def runs_of(models: Iterable[tuple[str, TracedModule]]) -> Runs:
-    """The records of those models that have one: a header, then a row for each setting; () if there are none."""
-    known = [(name, records.stored(model.graph.metadata, name)) for name, model in models]
-    tables = {name: _flat(record) for name, record in known if record is not None}
+    """The records of those models that have one: a header, then a row for each setting, those that differ first; () if
+    there are none.
+    """
+    known = [(name, model.graph.metadata) for name, model in models if records.METADATA in model.graph.metadata]
+    tables = {name: _flat(records.shown(metadata, name)) for name, metadata in known}
     keys = dict.fromkeys(key for table in tables.values() for key in table)
     rows = [(key, *(table.get(key, "") for table in tables.values())) for key in keys]
-    return [("setting", *tables), *rows] if tables else ()
+    return [("setting", *tables), *sorted(rows, key=lambda row: len(set(row[1:])) == 1)] if tables else ()
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, str]:
@@ -110,7 +112,7 @@ def _against(first: Evaluated, other: Evaluated, data: Data) -> report.Section:
         "cosine": f"{other.score.cosine:.5f}",
         "differing samples": str(len(others)),
     }
-    notes = [("sample", f"{i + 1}: class {before[i]} becomes {after[i]}") for i in others[:NEAR]]
+    notes = [(data.reader.named(i), f"class {before[i]} becomes {after[i]}") for i in others[:NEAR]]
     wanted = [*others[:SHOWN], *np.flatnonzero(before == after)[: max(0, SHOWN - len(others))]]
     inputs = _samples(data, {int(i) for i in wanted})
     rows = [int(i) for i in wanted if int(i) in inputs]

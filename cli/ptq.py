@@ -1,5 +1,6 @@
 """`mge-quantize ptq`."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -61,7 +62,9 @@ preprocess_option = click.option(
     help=f"For pictures: a preset ({', '.join(images.PRESETS)}), a .json file, or preset,key=value,... "
     "Needed unless the model stores one.",
 )
-samples_option = click.option("--samples", type=click.IntRange(1), default=None, help="Use at most this many batches, the first.")
+samples_option = click.option(
+    "--samples", type=click.IntRange(1), default=None, help="Use at most this many batches, the first."
+)
 held_out_option = click.option(
     "--held-out",
     type=click.IntRange(0),
@@ -470,7 +473,8 @@ def write_report(path: Path, job: Job, result: QuantizedModel, found: quantizing
     name = Path(job.name).name
     section = quantizing.section(name, result, analysis, facts=facts, **quantizing.noted(found), **parts)
     more = {"pictures": str(job.data)} if job.data.how is not None else {}
-    more |= {"scored on": job.samples.scored_on(), "record": result.integer_graph.metadata[records.METADATA]}
+    record = records.shown(result.integer_graph.metadata, job.name)
+    more |= {"scored on": job.samples.scored_on(), "record": json.dumps(record, sort_keys=True)}
     more |= {"undone": result.report.undone} if result.report.undone else {}
     recipe = quantizing.recipe_of(job.config, job.data.reader.name, more)
     path.write_text(report.render(f"{name} in int8", [section], recipe=recipe), encoding="utf-8")

@@ -179,29 +179,34 @@ def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str,
         out.say(f"warning: the network takes {at_once} at once, so a step of {plan.batch} takes {times} calls; a "
                 "network with an open batch trains faster", "yellow")  # fmt: skip
     training = Training(network, plan, loss=goal.loss, score=goal.score)
-    done = _begin(training, kept, taught[0], digests, resume=resume)
-    rows = _epochs(training, kept, done, taught, choosing, goal, out)
+    about, told = _begin(training, kept, taught[0], digests, resume=resume)
+    if not told:
+        told = {"start": training.score_of(*scoring), "epochs": [(0, None, training.evaluate(*choosing))]}
+        out.say(f"before training: {goal.shown(told['epochs'][0][2])}")
+    _epochs(training, kept, (about, told), taught, choosing, goal, out)
     network = training.best_network()
     score = training.score_of(*scoring)
     best = network.eval().convert()
     best.graph.metadata.update(source.graph.metadata | records.to_metadata(record))
     native.save(best, files[0])
-    reached = f"{goal.what} {goal.shown(score)} on {counted(len(scoring[1]), 'sample')}"
-    said = _chosen(training, samples_of, reached, out)
+    who = f"{counted(len(scoring[1]), 'sample')} that "
+    who += "neither trained nor chose" if samples_of.clean else "chose it too: give more of them"
+    said = _concluded(training, f"{goal.what} {goal.shown(score)} on {who}", goal.shown(told["start"]), out)
     for file in files[1:]:
         held = _batches(scoring[0], len(next(iter(source_data.reader))[0]))
-        table = [("epoch", "loss", goal.what), *((row["epoch"], row["loss"], goal.shown(row["score"])) for row in rows)]
-        page = Made(model, source.graph, best.graph, held, reached, said, "Epochs", table)
-        title = f"{Path(model).name}, trained in integers"
-        file.write_text(made_page(page, source_data, title), encoding="utf-8")
+        rows = [(epoch or "before", loss, goal.shown(value)) for epoch, loss, value in told["epochs"]]
+        table = [("epoch", "loss", goal.what), *rows]
+        page = Made(model, source.graph, best.graph, held, who, said, "Epochs, on the samples that choose", table)
+        file.write_text(made_page(page, source_data, f"{Path(model).name}, trained in integers"), encoding="utf-8")
     return {
         "model": model,
         "preprocess": source_data.describe(),
         "record": record,
-        "epochs": rows,
+        "epochs": [dict(zip(("epoch", "loss", "score"), row, strict=True)) for row in told["epochs"][1:]],
         "best": training.best,
         "best_epoch": training.best_epoch,
         "held_out": score,
+        "held_out_before": told["start"],
         "score": goal.what,
     }
 
@@ -211,61 +216,61 @@ def _batches(inputs: list[np.ndarray], size: int) -> list[Batch]:
     return [tuple(x[i : i + size] for x in inputs) for i in range(0, len(inputs[0]) - size + 1, size)]
 
 
-def _chosen(training: Training, samples: Labelled, reached: str, out: Output) -> str:
+def _concluded(training: Training, reached: str, start: str, out: Output) -> str:
     """Tells which epoch is written, and what it reaches; the line."""
-    if not training.best_epoch:
-        out.say("warning: no epoch scores above the network before training, which is written; another --lr or more "
-                "--epochs may help", "yellow")  # fmt: skip
-    chosen = f"epoch {training.best_epoch}" if training.best_epoch else "before training"
-    neither = "that neither trained nor chose" if samples.clean else "that chose it too: give more of them"
-    line = f"{chosen}: {reached} {neither}"
+    if training.best_epoch:
+        line = f"epoch {training.best_epoch}: {reached}; {start} before training"
+    else:
+        line = f"no epoch gained, so the network before training is written: {reached}"
+        out.say("warning: no epoch scores above the network before training; another --lr or more --epochs may help",
+                "yellow")  # fmt: skip
     out.say(line)
     return line
 
 
 def _begin(
     training: Training, kept: Path, inputs: list[np.ndarray], digests: dict[str, str], *, resume: bool
-) -> dict[str, Any]:
-    """Calibrate, or go on from the state that an earlier run kept; what belongs to the state beside the training's."""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Calibrate, or go on from the state that an earlier run kept.
+
+    What belongs to the state beside the training's: what it is about, and what was told of it so far.
+    """
     same = {**digests, "method": training.network.method}
     if not resume:
         most = min(len(inputs[0]), CALIBRATION)
         size = training.network.batch_size or min(most, 32)
         training.network.calibrate([tuple(x[i : i + size] for x in inputs) for i in range(0, most - size + 1, size)])
-        return same
+        return same, {}
     if not kept.exists():
         raise OptionError(f"--resume: there is no {str(kept)!r}, which a run keeps after its first epoch")
     try:
         state = load(str(kept))
+        told = {"start": float(state["told"]["start"]), "epochs": [*state["told"]["epochs"]]}
         other = [name for name, value in same.items() if state["about"][name] != value]
     except (MegEngineError, KeyError, TypeError) as error:
         raise FileFormatError(f"--resume: {str(kept)!r} is no state of training ({error})") from error
     if other:
         raise OptionError(f"--resume: {str(kept)!r} was made with another {' and another '.join(other)}")
     training.restore(state["training"])
-    return same
+    return same, told
 
 
-def _epochs(training: Training, kept: Path, about: dict[str, Any], taught: Any, scored: Any, goal: Goal,
-            out: Output) -> list[Any]:  # fmt: skip
-    rows = []
+def _epochs(training: Training, kept: Path, state: tuple[dict[str, Any], dict[str, Any]], taught: Any, scored: Any,
+            goal: Goal, out: Output) -> None:  # fmt: skip
+    """Train, add to what is told, and keep the state after each epoch."""
+    about, told = state
     plan = training.plan
-    if not training.epoch:
-        out.say(f"before training: {goal.shown(training.evaluate(*scored))}")
     while training.epoch < plan.epochs:
         what = f"epoch {training.epoch + 1} of {plan.epochs}"
         with out.progress(what, None) as bar:
             loss = training.run_epoch(*taught, progress=lambda *counts, bar=bar, what=what: bar.show(what, *counts))
         score = training.evaluate(*scored)
-        save({"about": about, "training": training.state()}, str(kept))
-        rows.append({"epoch": training.epoch, "loss": loss, "score": score})
+        told["epochs"].append((training.epoch, loss, score))
+        save({"about": about, "told": told, "training": training.state()}, str(kept))
         out.say(f"{what}: loss {loss:.4f}, {goal.shown(score)}; kept in {kept}")
-    return rows
 
 
-def _read(
-    reader: Reader, labels: str | None, data: str, bar: Bar
-) -> tuple[list[np.ndarray], np.ndarray | None, Index]:
+def _read(reader: Reader, labels: str | None, data: str, bar: Bar) -> tuple[list[np.ndarray], np.ndarray | None, Index]:
     """All samples in the order of their digests, one array an input, their labels, and the digests.
 
     Pictures that fill up a last batch are left out where there are labels.

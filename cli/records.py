@@ -94,9 +94,9 @@ def to_metadata(record: Mapping[str, Any]) -> dict[str, str]:
     return {METADATA: json.dumps(record, sort_keys=True)}
 
 
-def stored(metadata: Mapping[str, str], name: str) -> dict[str, Any] | None:
-    """The record of the model `name`, None if it has none. Raises FileFormatError for a damaged one."""
-    return from_metadata(metadata, name) if METADATA in metadata else None
+def shown(metadata: Mapping[str, str], name: str) -> dict[str, Any]:
+    """The record of the model `name` for readers: without the digests of single samples."""
+    return {key: value for key, value in from_metadata(metadata, name).items() if key != "samples"}
 
 
 def from_metadata(metadata: Mapping[str, str], name: str) -> dict[str, Any]:

@@ -51,6 +51,8 @@ def test_the_page_of_compare_has_a_row_for_each_value_and_both_runs(tmp_path):
     page = path.read_text()
     assert told["runs"] == [["recipe: precision", "w8a8", "w4a8"], ["recipe: weights", "per_channel", "per_tensor"]]
     assert told["headline"] in page and page.count('<tr id="edge-1-') == len(told["values"]) > 3
+    rows = page.partition("Run against run")[2]
+    assert rows.index("recipe: precision") < rows.index("command") and "<td>samples</td>" not in rows
     said = call("compare", "q.mgt", "q4.mgt", "--data", "photos")
     assert "What differs in the runs that made them" in said and "w4a8" in said
 
@@ -65,7 +67,7 @@ def test_a_model_without_a_record_has_no_run(tmp_path):
     words = ("compare", "net.onnx", "net.onnx", "--data", "photos", "--preprocess", "tf")
     told = json.loads(call(*words, "--report", path, "--json"))
     assert told["runs"] == [] and "equal in every value" in told["headline"]
-    assert "Run against run" not in path.read_text()
+    assert "Run against run" not in path.read_text() and "The run that made it" not in path.read_text()
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "compare"])

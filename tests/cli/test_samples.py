@@ -30,7 +30,8 @@ def test_samples_of_the_smallest_digests_score_and_do_not_calibrate(count, most,
     assert numbers(samples.held_out()) == wanted
     assert numbers(samples) == [v for v in values if v not in wanted]
     assert samples.counts == {"calibration": count - held, "held out": held}
-    assert samples.scored_on().startswith(f"{held} samples held out of calibration (sample {values.index(wanted[0]) + 1},")
+    first = f"sample {values.index(wanted[0]) + 1}"
+    assert samples.scored_on().startswith(f"{held} samples held out of calibration ({first}, ")
 
 
 def test_copies_of_a_held_out_sample_neither_calibrate_nor_score():
