@@ -71,6 +71,7 @@ def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels
               out: Output, *, samples: int | None, threads: int, shapes: InputChoices) -> dict[str, Any]:  # fmt: skip
     """Everything that is told, as plain values; the report is written to `page`."""
     rows: list[np.ndarray] = []
+    results: list[tuple[int, int]] = []  # how many a model has, and axes of the first one
     loaded, names = [*zip(models, load_models(models, shapes), strict=True)], None
     sources: list[Data] = []
     for source, model in loaded:
@@ -80,10 +81,20 @@ def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels
         names = labels_of(labels, data) if names is None else names
         compiled = plan.compile(model, threads=threads)
         with out.progress(source, reader.count) as bar:
-            rows.append(_logits(compiled, ((batch, bar.step) for batch in reader), source))
+            made = _logits(compiled, ((batch, bar.step) for batch in reader), source)
+        rows.append(made[0])
+        results.append(made[1])
+    classes = results[0][1] == 2 and rows[0].shape[1] > 1
+    if names and not classes:
+        raise OptionError(
+            f"--labels: the first result of {models[0]!r} is no row of classes for each sample; expected (samples, "
+            "classes). Leave out --labels to compare the models"
+        )
     evaluated = [
-        pages.Evaluated(source, one, _scored(one, rows[0], names, source), stored_bytes(model.graph), bool(names))
-        for one, (source, model) in zip(rows, loaded, strict=True)
+        pages.Evaluated(
+            source, one, _scored(one, rows[0], names, source), stored_bytes(model.graph), bool(names), classes, count
+        )
+        for one, (source, model), (count, _) in zip(rows, loaded, results, strict=True)
     ]
     columns, table = _table(evaluated)
     out.table(f"{counted(len(rows[0]), 'sample')}, compared with {models[0]}", columns, table)
@@ -96,20 +107,27 @@ def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels
     result = [
         {"model": x.name, **x.score.describe(), "bytes": x.size, **_differences(x.logits, rows[0])} for x in evaluated
     ]
+    if not classes:
+        result = [{**one, "agreement": None, "differing": None, "differences": []} for one in result]
     if not names:
         result = [{**one, "top1": None, "top5": None} for one in result]
     return {"data": data, "labels": labels, "headline": headline, "models": result}
 
 
-def _logits(compiled: Any, inputs: Any, source: str) -> np.ndarray:
-    """The first result for every sample, a row each. Raises OptionError for data without a sample."""
-    made = []
+def _logits(compiled: Any, inputs: Any, source: str) -> tuple[np.ndarray, tuple[int, int]]:
+    """The first result for every sample, a row each; how many results there are, and the axes of the first one.
+
+    Raises OptionError for data without a sample.
+    """
+    made, about = [], (0, 0)
     for batch, step in inputs:
-        made.append(logits_of(lambda x, rest=batch[1:]: compiled(x, *rest)[0], [batch[0]]))
+        results = compiled(*batch)
+        made.append(logits_of(lambda _, first=results[0]: first, [batch[0]]))
+        about = len(results), np.ndim(results[0])
         step()
     if not made:
         raise OptionError(f"evaluate: no sample for {source!r}; expected one at least")
-    return np.concatenate(made)
+    return np.concatenate(made), about
 
 
 def _scored(logits: np.ndarray, first: np.ndarray, names: list[tuple[int, ...]] | None, source: str) -> Score:
@@ -154,6 +172,8 @@ def _table(models: Sequence[pages.Evaluated]) -> tuple[tuple[str, ...], list[tup
     for one in models:
         x = one.score
         top = [100 * {1: x.top1, 5: x.top5}[k] for k in tops]
-        rows.append((one.name, *top, 100 * x.agreement, x.sqnr, x.cosine, one.size / 1e6))
+        same = (100 * x.agreement,) if one.classes else ()
+        rows.append((one.name, *top, *same, x.sqnr, x.cosine, one.size / 1e6))
     top = [f"top-{k} %" for k in tops]
-    return ("model", *top, "same first class %", "SQNR dB", "cosine", "MB"), rows
+    same = ("same first class %",) if models[0].classes else ()
+    return ("model", *top, *same, "SQNR dB", "cosine", "MB"), rows

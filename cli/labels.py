@@ -77,7 +77,11 @@ def _of_lines(path: Path, data: str) -> Labels:
     if kind_of(data) != "pictures" or not Path(data).is_dir():
         raise OptionError(f"--labels {path}: names pictures, and data {data!r} is no folder of them")
     root = Path(data)
-    known = {name.strip(): one for (name, _, _), one in zip(pairs, classes, strict=True)}
+    known: dict[str, tuple[int, ...]] = {}
+    for name, one in zip((name.strip() for name, _, _ in pairs), classes, strict=True):
+        if known.setdefault(name, one) != one:
+            words = " and ".join(" ".join(map(str, found)) for found in (known[name], one))
+            raise FileFormatError(f"--labels {path}: {name!r} has the classes {words} in two lines; keep one of them")
     pictures = [image.relative_to(root).as_posix() for image in images_in(root)]
     missing = [name for name in pictures if name not in known]
     if missing:

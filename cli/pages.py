@@ -53,22 +53,29 @@ def differing(runs: Runs) -> Runs:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A model on the samples: its results [samples, classes], its score, bytes of its constants."""
+    """A model on the samples: its first result [samples, numbers], its score, bytes of its constants.
+
+    `classes`: the numbers are one row of classes. `results`: how many results the model has.
+    """
 
     name: str
     logits: np.ndarray
     score: Score
     size: int
     labelled: bool
+    classes: bool = True
+    results: int = 1
 
     def against(self, first: Evaluated) -> str:
         """The comparison with the first model in a sentence."""
         one = self.score
         ratio = "equal results" if one.sqnr == float("inf") else f"SQNR {one.sqnr:.1f} dB"
         top = f", top-1 {_percent(one.top1)} against {_percent(first.score.top1)}" if self.labelled else ""
+        ratio += f" of the first of {self.results} results" if self.results > 1 else ""
+        same = f"the same first class for {_percent(one.agreement)} of" if self.classes else "on"
         return (
-            f"{self.name} against {first.name}: {ratio}, the same first class for {_percent(one.agreement)} of "
-            f"{counted(one.count, 'sample')}{top}, {self.size / max(first.size, 1):.2g} times the bytes"
+            f"{self.name} against {first.name}: {ratio}, {same} {counted(one.count, 'sample')}{top}, "
+            f"{self.size / max(first.size, 1):.2g} times the bytes"
         )
 
 
@@ -104,6 +111,9 @@ def _recipe(data: Data) -> dict[str, str]:
 
 
 def _against(first: Evaluated, other: Evaluated, data: Data) -> report.Section:
+    if not other.classes:
+        facts = {"SQNR": f"{report.decibel(other.score.sqnr)} dB", "cosine": f"{other.score.cosine:.5f}"}
+        return report.Section(_title(first, other), facts, headline=other.against(first))
     before, after = first.logits.argmax(1), other.logits.argmax(1)
     others = np.flatnonzero(before != after)
     facts = {
@@ -119,8 +129,11 @@ def _against(first: Evaluated, other: Evaluated, data: Data) -> report.Section:
     samples = [(inputs[i], first.logits[i], other.logits[i]) for i in rows]
     pictures = predictions(samples, data.how, SHOWN)
     shown = [{**one, "number": rows[one["number"] - 1] + 1} for one in pictures]
-    title = f"{Path(other.name).name} against {Path(first.name).name}"
-    return report.Section(title, facts, headline=other.against(first), notes=notes, pictures=shown)
+    return report.Section(_title(first, other), facts, headline=other.against(first), notes=notes, pictures=shown)
+
+
+def _title(first: Evaluated, other: Evaluated) -> str:
+    return f"{Path(other.name).name} against {Path(first.name).name}"
 
 
 def _samples(data: Data, wanted: set[int]) -> dict[int, np.ndarray]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from megengine.cli import images, quantizing, records, report
 from megengine.cli.app import common, examples
-from megengine.cli.choices import Choice
+from megengine.cli.choices import Choice, Number
 from megengine.cli.measuring import measured
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, kept_after_interrupt, output_file
@@ -184,7 +184,7 @@ _LAYERS = (
 )
 @click.option("--weights", type=Choice(CHOICES["weights"]), default="per_channel", show_default=True)
 @click.option("--activations", type=Choice([*METHODS]), help="How ranges are chosen.  [default: of --effort]")
-@click.option("--percentile", type=float, default=99.999, show_default=True, help="For --activations percentile.")
+@click.option("--percentile", type=Number(), default=99.999, show_default=True, help="For --activations percentile.")
 @click.option(
     "--rounding",
     type=Choice(CHOICES["rounding"]),

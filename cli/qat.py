@@ -11,7 +11,7 @@ import numpy as np
 
 from megengine.cli import images, records
 from megengine.cli.app import common, examples
-from megengine.cli.choices import Choice
+from megengine.cli.choices import Choice, Number
 from megengine.cli.labels import labels_of
 from megengine.cli.made_pages import Made, made_page
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
@@ -105,12 +105,12 @@ class Labelled:
 @samples_option
 @path_option("-o", "--output", required=True, help="Quantized model to write, .mgt (integers, exact).")
 @click.option("--epochs", type=click.IntRange(1), default=2, show_default=True)
-@click.option("--lr", type=click.FloatRange(0, min_open=True), default=RATE, show_default=True, help="Rate of Adam.")
+@click.option("--lr", type=Number(0, min_open=True), default=RATE, show_default=True, help="Rate of Adam.")
 @click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Samples of a step.")
 @click.option("--method", type=Choice([*METHODS]), default="ste", show_default=True, help="How scales are found.")
 @click.option("--freeze-from", type=click.IntRange(0), default=1, show_default=True,
               help="Epoch from which ranges and statistics of batch norms stand still.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the samples.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the order of the samples.")
 @click.option("--weights", type=Choice(CHOICES["weights"]), default="per_channel", show_default=True)
 @click.option(
     "--precision", type=Choice([*PRECISIONS]), default="w8a8", show_default=True, help="Bits of weights and of results."

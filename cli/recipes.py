@@ -74,8 +74,10 @@ def _read(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> 
         raise click.BadParameter(f"{str(path)!r}: not a TOML file ({error})", ctx, parameter) from error
     name = ctx.command.name or ""
     table = tables.get(name)
-    if not isinstance(table, dict):
-        held = ", ".join(f"[{key}]" for key in tables) or "nothing"
+    if table is not None and not isinstance(table, dict):
+        raise click.BadParameter(f"{str(path)!r}: {name} is {table!r}; expected a table [{name}]", ctx, parameter)
+    if table is None:
+        held = ", ".join(f"[{key}]" if isinstance(one, dict) else key for key, one in tables.items()) or "nothing"
         raise click.BadParameter(f"{str(path)!r}: no table [{name}], it holds {held}", ctx, parameter)
     ctx.default_map = defaults(ctx.command, table, f"--recipe {str(path)!r}")
 
@@ -94,9 +96,34 @@ def defaults(command: click.Command, table: Mapping[str, Any], where: str) -> di
             )
         if isinstance(value, dict) or (isinstance(value, list) and not _takes_many(known[key])):
             raise click.UsageError(f"{where}: {key} is {value!r}; expected a single value")
-        many = _takes_many(known[key]) and not isinstance(value, list)
-        values[str(known[key].name)] = [value] if many else value
+        each = value if isinstance(value, list) else [value]
+        wanted = _kind_of(known[key])
+        for one in each:
+            if not isinstance(one, _KINDS[wanted]) or (isinstance(one, bool) and wanted != "true or false"):
+                raise click.UsageError(f"{where}: {key} is {one!r}; expected {wanted}")
+        values[str(known[key].name)] = each if _takes_many(known[key]) else value
     return values
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "true or false": (bool, str),
+    "a whole number": (int, str),
+    "a number": (int, float, str),
+    "text": (int, float, str),
+    "a path": (str,),
+}  # what click makes of text it says itself
+
+
+def _kind_of(parameter: click.Parameter) -> str:
+    """What a parameter takes, a key of `_KINDS`."""
+    kind = parameter.type
+    if isinstance(kind, click.types.BoolParamType):
+        return "true or false"
+    if isinstance(kind, click.types.IntParamType):
+        return "a whole number"
+    if isinstance(kind, click.types.FloatParamType):
+        return "a number"
+    return "a path" if isinstance(kind, click.Path) else "text"
 
 
 def _takes_many(parameter: click.Parameter) -> bool:

@@ -8,7 +8,7 @@ import click
 
 from megengine.cli import frontier, images, records
 from megengine.cli.app import FailedError, common, examples
-from megengine.cli.choices import Choice
+from megengine.cli.choices import Choice, Number
 from megengine.cli.made_pages import Made, made_page
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, check_writable, kept_after_interrupt
@@ -60,10 +60,10 @@ JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a fe
 )
 @path_option("--state", help="File of what was measured; the search goes on from it.  [default: OUTPUT with .json]")
 @path_option("--picture", help="Picture of all networks by size, time and accuracy, .svg.  [default: OUTPUT with .svg]")
-@click.option("--max-mb", type=click.FloatRange(0, min_open=True), help="Budget: megabytes of stored weights.")
+@click.option("--max-mb", type=Number(0, min_open=True), help="Budget: megabytes of stored weights.")
 @click.option(
     "--max-latency",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     help="Budget: times the network that is all as --effort says.",
 )
 @path_option("--report", "report_path", help="Write a self-contained .html report of the best network too.")
@@ -73,8 +73,8 @@ JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a fe
     help="Times of a device, .csv or .json with op, shape, bits, ms; by it networks are timed, not by measuring.",
 )
 @path_option("--save-latencies", help="Write what was measured as such a table.")
-@click.option("--min-agreement", type=click.FloatRange(0, 1, min_open=True), help="Budget: share of equal predictions.")
-@click.option("--min-sqnr", type=float, help="Budget: decibel at the outputs.")
+@click.option("--min-agreement", type=Number(0, 1, min_open=True), help="Budget: share of equal predictions.")
+@click.option("--min-sqnr", type=Number(), help="Budget: decibel at the outputs.")
 @click.option("--smaller", type=Choice([*PRECISIONS]), default="w4a8", show_default=True, help="What saves bytes.")
 @click.option("--finer", type=Choice([*PRECISIONS]), default="w8a16", show_default=True, help="What saves accuracy.")
 @click.option("--effort", type=Choice([*EFFORTS]), default="balanced", show_default=True)

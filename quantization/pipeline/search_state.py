@@ -1,6 +1,7 @@
 """What a search wants, and what it measured: budgets, networks, and the file with which it goes on."""
 
 import json
+import math
 import numbers
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,8 +34,8 @@ class Budget:
         if all(value is None for value in (self.bytes, self.latency, self.agreement, self.sqnr_db)):
             raise OptionError("search: no budget; give bytes, latency, agreement or sqnr_db")
         for name, value in asdict(self).items():
-            if value is not None and not isinstance(value, numbers.Real):
-                raise OptionError(f"search: {name} is {shown(value)}; expected a number or None")
+            if value is not None and not (isinstance(value, numbers.Real) and math.isfinite(value)):
+                raise OptionError(f"search: {name} is {shown(value)}; expected a finite number or None")
         if self.agreement is not None and not 0 < self.agreement <= 1:
             raise OptionError(f"search: agreement is {self.agreement!r}; expected a share above 0, at most 1")
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 
@@ -94,3 +95,33 @@ def test_conclusions():
     assert "top-1 100 % against 100 %" in line and "1 times the bytes" in line
     same = pages.conclusion([evaluated("a", a, a), evaluated("b", a, a)])
     assert same.startswith("b against a: equal results, the same first class for 100 % of 4 samples")
+
+
+def test_results_that_are_no_classes_have_no_first_class(tmp_path):
+    """Two results of [samples, tokens, 4]: the largest of all numbers of a sample is no class."""
+    node, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    weight = onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32), "w")
+    nodes = [node("MatMul", ["x", "w"], ["y"]), node("Relu", ["y"], ["z"])]
+    outputs = [value(name, onnx.TensorProto.FLOAT, None) for name in "yz"]
+    graph = onnx.helper.make_graph(nodes, "g", [value("x", onnx.TensorProto.FLOAT, ["n", 3, 5])], outputs, [weight])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "tokens.onnx")
+    x = np.random.default_rng(1).standard_normal((6, 3, 5)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", np.zeros(6, int))
+    words = ("evaluate", tmp_path / "tokens.onnx", tmp_path / "tokens.onnx", "--data", tmp_path / "x.npy")
+    told = json.loads(call(*words, "--report", tmp_path / "page.html", "--json"))
+    assert "equal results of the first of 2 results, on 6 samples" in told["headline"]
+    assert [(one["agreement"], one["differing"]) for one in told["models"]] == [(None, None)] * 2
+    assert "first class" not in (tmp_path / "page.html").read_text().partition("<section")[2]
+    said = call(*words, "--labels", tmp_path / "y.npy", code=1)
+    assert "is no row of classes for each sample; expected (samples, classes)" in said
+
+
+def test_a_picture_with_two_classes_is_refused(tmp_path):
+    lines = [f"{i:02}.png,{i % 2}" for i in range(12)]
+    (tmp_path / "y.csv").write_text("\n".join([*lines, "03.png,0"]))
+    words = ("evaluate", "net.onnx", "--data", "photos", "--preprocess", "tf", "--labels", tmp_path / "y.csv")
+    assert "'03.png' has the classes 1 and 0 in two lines; keep one of them" in call(*words, code=1)
+    (tmp_path / "y.csv").write_text("\n".join([*lines, "03.png,1"]))
+    call(*words)

@@ -44,7 +44,16 @@ def test_a_file_sets_arguments_options_and_flags_and_options_replace_it(folder):
         ("[ptq]\nexclud = 'a'", "ptq has no option 'exclud'; did you mean 'exclude'?"),
         ("[ptq]\neffort = 'balansed'", "did you mean 'balanced'?"),
         ("[ptq]\neffort = ['fast']", "effort is ['fast']; expected a single value"),
+        ("[ptq]\nsamples = true", "samples is True; expected a whole number"),
+        ("[ptq]\nsamples = 2.5", "samples is 2.5; expected a whole number"),
+        ("[ptq]\nequalize = 7", "equalize is 7; expected true or false"),
+        ("[ptq]\nequalize = 'maybe'", "'maybe' is not a valid boolean"),
+        ("[ptq]\npercentile = true", "percentile is True; expected a number"),
+        ("[ptq]\nexclude = ['a', true]", "exclude is True; expected text"),
+        ("[ptq]\neffort = 2024-01-01", "effort is datetime.date(2024, 1, 1); expected text"),
+        ("[ptq]\nonnx = 5", "onnx is 5; expected a path"),
         ("[ptq]\nheld-out = -1", "-1 is not in the range x>=0"),
+        ("ptq = 3", "ptq is 3; expected a table [ptq]"),
         ("[verify]\n", "no table [ptq], it holds [verify]"),
         ("", "no table [ptq], it holds nothing"),
         ("[ptq", "not a TOML file"),
@@ -55,6 +64,20 @@ def test_a_wrong_file_is_wrong_usage(text, message, folder):
     said = call("ptq", "net.onnx", "--data", "x.npy", "-o", "q.mgt", "--recipe", "bad.toml", code=2)
     assert message in " ".join(said.split())
     assert not (folder / "q.mgt").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("qat --seed -1", "-1 is not in the range x>=0"),
+        ("qat --lr nan", "nan is no finite number"),
+        ("search --max-mb inf", "inf is no finite number"),
+        ("search --min-sqnr nan", "nan is no finite number"),
+        ("ptq --percentile inf", "inf is no finite number"),
+    ],
+)
+def test_numbers_that_cannot_be_are_wrong_usage(line, message, folder):
+    assert message in call(*line.split(), "net.onnx", "--data", "x.npy", "-o", "q.mgt", code=2)
 
 
 def test_every_command_but_edit_takes_a_file():

@@ -313,6 +313,8 @@ def test_pareto_leaves_out_what_another_beats():
 
 def test_refusals(net, tmp_path):
     graph, data, judges = net
+    with pytest.raises(OptionError, match="search: sqnr_db is nan; expected a finite number or None"):
+        Budget(sqnr_db=float("nan"))
     with pytest.raises(OptionError, match="search: no budget"):
         Budget()
     with pytest.raises(OptionError, match="agreement is 2"):
