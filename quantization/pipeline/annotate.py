@@ -1,5 +1,7 @@
 """annotate: a frozen QSpec on every edge that becomes integers, and the reason for every edge that does not."""
 
+import functools
+
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float
@@ -392,7 +394,8 @@ class _Annotator:
             parts = tuple(n.name for n in joined if not isinstance(n.expr, Constant))
             return JoinedScores(scheme, self.config.activations, "masked scores and others", parts, least_of(joined))
         if (group := self._function_behind(node)) is not None:
-            return Argument(scheme, self.config.activations, reason, lambda x: evaluate(group, x[:, None])[:, 0])
+            places = node.shape[group.attrs["axis"]] if group.attrs else 1
+            return Argument(scheme, self.config.activations, reason, functools.partial(evaluate, group), places)
         return Plain(scheme, self.config.activations, reason)
 
     def _wide(self, node: TensorNode) -> bool:
@@ -406,13 +409,13 @@ class _Annotator:
         return wanted.activation_bits == 16
 
     def _function_behind(self, node: TensorNode) -> Group | None:
-        """The function, the same at every place, that alone reads a value."""
+        """The function, perhaps another at each place of an axis, that alone reads a value."""
         roots = {id(self._root(u)): self._root(u) for u in node.users}
         if len(roots) != 1 or id(node) in self.outputs:
             return None
         (root,) = roots.values()
         group = self.groups.get(id(root)) if id(root) in self.integer else None
-        return group if group is not None and group.rule.kind == "function" and not group.attrs else None
+        return group if group is not None and group.rule.kind == "function" else None
 
     def _note_operands(self, expr: Apply) -> None:
         """Constants that are quantized like edges: operands of sums, products, concatenations, tables of rows."""

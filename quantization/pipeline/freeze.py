@@ -1,6 +1,6 @@
 """freeze: statistics and weights become frozen quantized dtypes and integers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -182,7 +182,7 @@ def _dtype(
     if isinstance(spec, Argument):
         # 0, which every range has, may be far from what was seen: 1 / sqrt(x + 1e-8) changes most there
         lo, hi = np.clip(_ends(dtype), known.minimum, known.maximum).tolist()
-        return quantized_dtype(*where_it_changes(spec.function, lo, hi), scheme(spec.scheme)) if lo < hi else dtype
+        return quantized_dtype(*where_it_changes(spec, lo, hi), scheme(spec.scheme)) if lo < hi else dtype
     return dtype
 
 
@@ -223,18 +223,21 @@ def _ends(known: TensorStatistics | QuantizedDType) -> tuple[float, float]:
 
 
 _POINTS = 4096
+_FEWEST, _MOST_VALUES = 512, 2**20  # points where a function differs from place to place, and all its values
 _UNSEEN = 1 / 1024  # of what the results span: a quarter of a step of 8 bits
 
 
-def where_it_changes(function: Callable[[np.ndarray], np.ndarray], lo: float, hi: float) -> tuple[float, float]:
+def where_it_changes(argument: Argument, lo: float, hi: float) -> tuple[float, float]:
     """The part of [lo, hi] beyond which a function keeps its value at the end, but for what 8 bits cannot show.
 
-    A step of 8 bits more at each end: the zero point, which is rounded, moves the ends by half a step, and all that
-    lies beyond them would get what the function gives there.
+    Where each place has a function, none may change beyond it; their results have one scale, so what 8 bits show is a
+    part of what all of them span. A step of 8 bits more at each end: the zero point, which is rounded, moves the ends
+    by half a step, and all that lies beyond them would get what the function gives there.
     """
-    x = np.linspace(lo, hi, _POINTS, dtype=np.float32)
+    points = min(_POINTS, max(_FEWEST, _MOST_VALUES // argument.places))
+    x = np.linspace(lo, hi, points, dtype=np.float32)
     with np.errstate(all="ignore"):
-        y = function(x).astype(np.float64)
+        y = argument.function(np.repeat(x[:, None], argument.places, 1)).astype(np.float64)
     if not np.isfinite(y).all():
         return lo, hi
     room = (y.max() - y.min()) * _UNSEEN
@@ -245,9 +248,9 @@ def where_it_changes(function: Callable[[np.ndarray], np.ndarray], lo: float, hi
 
 
 def _last_flat(y: np.ndarray, room: float) -> int:
-    """The last index such that all values before it are as near to the one there."""
+    """The last index such that all values [points, places] before it are as near to those there."""
     near = np.maximum(np.maximum.accumulate(y) - y, y - np.minimum.accumulate(y)) <= room
-    return int(np.flatnonzero(near)[-1])
+    return int(np.flatnonzero(near.all(1))[-1])
 
 
 def _mask_dtype(real: np.ndarray, spec: Mask, seen: Mapping[str, TensorStatistics | QuantizedDType]) -> QuantizedDType:

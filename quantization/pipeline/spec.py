@@ -27,10 +27,16 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Argument(Plain):
-    """Only a function of one value reads the edge: ends beyond which the function changes no more are left out."""
+    """Only a function of one value reads the edge: ends beyond which the function changes no more are left out.
+
+    Args:
+        function: of x [n, places] for as many places of an axis as have functions of their own, 1 for the same at all.
+        places: how many these are.
+    """
 
     bounded: ClassVar[bool] = True
     function: Callable[[np.ndarray], np.ndarray] = field(default=lambda x: x, compare=False, repr=False)
+    places: int = 1
 
 
 @dataclass(frozen=True, slots=True)

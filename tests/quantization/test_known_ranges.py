@@ -10,6 +10,7 @@ from megengine.core.errors import QuantizationError
 from megengine.plan import compile as compile_plan
 from megengine.quantization import QuantConfig, RangeMethod, quantize_model, verify
 from megengine.quantization.pipeline.freeze import where_it_changes
+from megengine.quantization.pipeline.spec import Argument
 from megengine.quantization.ranges import quantized_dtype, scheme
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
@@ -100,11 +101,31 @@ def hswish(x):
 @pytest.mark.parametrize("highest", np.linspace(4, 40, 19))
 def test_the_lowest_argument_gives_what_all_below_it_give(highest):
     """Rounding the zero point moves the ends: at -2.86 hswish is half a step of its results away from 0."""
-    lo, hi = where_it_changes(hswish, -14.0, float(highest))
+    argument = Argument("u8_asymmetric", RangeMethod(), function=hswish)
+    lo, hi = where_it_changes(argument, -14.0, float(highest))
     dtype = quantized_dtype(lo, hi, scheme("u8_asymmetric"))
     least = (dtype.qmin - dtype.zero_point) * dtype.only_scale
     assert -14 < lo < -2.9
     assert abs(hswish(least)) < 0.3 * (highest + 0.375) / 255
+
+
+@pytest.mark.parametrize(("offsets", "ends"), [((3, 3, 3, 3), True), ((3, 3, 500, 3), False)])
+def test_an_argument_ends_where_the_functions_of_all_channels_end(offsets, ends):
+    """x * relu6(x + offset) + shift, of each channel: below -3 nothing changes, but in a channel with 500."""
+    b = Builder((2, 3, 16, 16))
+    offsets, shifts = (np.float32(v).reshape(1, 4, 1, 1) for v in (offsets, (5, -1, 2, 0)))
+    x = b.conv(b.op("mul", b.conv(b.x, 4, label="first"), b.g.constant(np.float32(20)), label="wide"), 4, label="narrow")
+    gate = b.op("relu6", b.op("add", x, b.g.constant(offsets), label="t"), label="gate")
+    y = b.op("add", b.op("mul", x, gate, label="swish"), b.g.constant(shifts), label="act")
+    graph, data = b.done(b.conv(y, 2, label="last")), b.data(4)
+    model = quantize_model(graph, data, QuantConfig(bias_correction=False))
+    dtype, seen = model.frozen.edges["narrow"], model.stats["narrow"].minimum
+    least = (dtype.qmin - dtype.zero_point) * dtype.only_scale
+    assert seen < -60
+    assert (least > 0.1 * seen) if ends else least < 0.5 * seen
+    if ends:  # all that is cut gives what the end gives, to a part of a step of the results
+        assert abs(least * np.clip(least + 3, 0, 6)) < 0.3 * model.frozen.edges["act"].only_scale
+    assert verify(model, data[:1]).exact
 
 
 def test_ranges_leave_the_least_squared_error_by_default():
