@@ -13,6 +13,7 @@ from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes import constant_value, run_passes
 from megengine.traced_module.passes.activations import name_activations
 from megengine.traced_module.passes.affine_maps import norm_map
+from megengine.traced_module.passes.fold_constants import fold_constants
 from megengine.traced_module.passes.folding import absorbed
 from megengine.traced_module.passes.retyping import widen
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
@@ -202,5 +203,6 @@ def canonicalize(graph: InternalGraph) -> InternalGraph:
     if rewrite(g, (_UNSHIFTED,)):
         remove_dead(g)  # the largest values: masks have to see the softmax as the only reader
     rewrite(g, RULES, last_first=True)
+    fold_constants(g)  # windows of constant pictures
     remove_dead(g)
     return g

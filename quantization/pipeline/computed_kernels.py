@@ -20,7 +20,7 @@ def _computed(m: Found) -> bool:
     """Whether no integer layer takes the weight, and its window has a fixed size."""
     taps = m[_W].shape[2:]
     known = all(type(n) is int for n in taps) and math.prod(taps) <= MOST_TAPS
-    return known and not isinstance(m[_W].expr, Constant) and not isinstance(m[_X].expr, Constant)
+    return known and not isinstance(m[_W].expr, Constant)
 
 
 def _windows(m: Found) -> TensorNode:

@@ -7,7 +7,6 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import Parameter, plan, tensor
 from megengine.convert.onnx.exporter import to_model
-from megengine.core.errors import ShapeError
 from megengine.quantization import quantize_model, verify
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.traced_module import interpret, lower, open_batch, trace_module
@@ -93,12 +92,46 @@ def test_a_batch_of_kernels_is_opened():
     np.testing.assert_array_equal(answers(written, [rows])[0], plan.compile(quantized.integer_graph)(rows)[0])
 
 
-def test_a_batch_of_one_says_what_shows_the_axis():
-    """Calls tell which lengths are the batch; ops hold numbers, of which 1 is the length of many axes."""
-    traced = trace_module(CASES["nine taps"].eval(), tensor(normal(1, 3, 9, 8)))
-    with pytest.raises(ShapeError, match="does not take another batch") as caught:
-        open_batch(lower(traced).graph)
-    assert "with a batch of two or more" in str(caught.value.__notes__)
+@pytest.mark.parametrize("name", ["nine taps", "groups and steps", "transposed in groups"])
+def test_a_kernel_for_one_sample_is_one_for_each(name):
+    """Ops of a batch of one: the reshapes that bring a batch into the groups change nothing there."""
+    net, rows = CASES[name].eval(), normal(3, 3, 9, 8)
+    opened = open_batch(lower(trace_module(net, tensor(rows[:1]))).graph)
+    wanted = np.concatenate([net(tensor(row[None])).numpy() for row in rows])
+    for count in (1, 3):
+        np.testing.assert_allclose(plan.compile(opened)(rows[:count])[0], wanted[:count], rtol=1e-4, atol=1e-5)
+    opened.graph.lint()
+
+
+class Painter(M.Module):
+    """A constant picture under two kernels that a style scales, of which the first has the constant alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.picture = Parameter(normal(1, 4, 6, 6))
+        self.styles = M.Linear(5, 4)
+        self.first, self.last = Parameter(normal(4, 4, 3, 3) / 4), Parameter(normal(3, 4, 1, 1) / 2)
+
+    def forward(self, z):
+        style = self.styles(z).reshape(-1, 1, 4, 1, 1) + 1
+        n, y = z.shape[0], F.broadcast_to(self.picture, (z.shape[0], 4, 6, 6))
+        for weight in (self.first, self.last):
+            kernel = (F.expand_dims(weight, 0) * style).reshape(-1, *weight.shape[1:])
+            y = F.conv2d(y.reshape(1, n * 4, 6, 6), kernel, padding=weight.shape[2] // 2, groups=n)
+            y = F.relu(y.reshape(n, -1, 6, 6))
+        return y
+
+
+def test_a_constant_picture_under_a_computed_kernel():
+    """As StyleGAN begins: the windows of the constant are a constant operand of the product."""
+    net, rows = Painter().eval(), normal(4, 5)
+    wanted = np.concatenate([net(tensor(row[None])).numpy() for row in rows])
+    traced = lower(trace_module(net, tensor(rows[:1])))
+    np.testing.assert_allclose(open_batch(traced)(tensor(rows)).numpy(), wanted, rtol=1e-4, atol=1e-5)
+    quantized = quantize_model(traced, [row[None] for row in rows])
+    assert not sum(one.macs for one in quantized.report.floating)
+    assert verify(quantized, [rows[:1]], threads=(1,)).exact
+    assert decibels(quantized(tensor(rows[:1])).numpy(), wanted[:1]) > 25
 
 
 def test_a_kernel_of_many_taps_stays_in_float():

@@ -153,6 +153,17 @@ def test_places_that_name_the_sample(form):
         np.testing.assert_array_equal(plan.compile(opened)(ROWS[:size])[0], wanted[:size])
 
 
+def test_a_first_state_that_every_sample_has():
+    """Steps of a sequence beside a constant (ConvLSTM): the batch is in front, not among the channels."""
+    b = Builder((1, 3, 8, 8))
+    steps = b.op("reshape", b.x, shape=(1, 3, 1, 8, 8))
+    step = b.op("slice", steps, starts=(0, 0, 0, 0, 0), stops=(1, 1, 1, 8, 8), steps=(1, 1, 1, 1, 1))
+    joined = b.op("concat", b.op("reshape", step, shape=(1, 1, 8, 8)), b.constant((1, 2, 8, 8)), axis=1)
+    fixed = b.done(b.conv(joined, 4))
+    wanted = np.concatenate([interpret(fixed, [tensor(ROWS[i : i + 1])])[0].numpy() for i in range(5)])
+    np.testing.assert_allclose(open_batch(fixed)(tensor(ROWS)).numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_samples_that_differ_in_integers_alone():
     """Words 0 and 1, which stand for all in a first trial, have one row of the table here."""
     b = Builder((1, 4))
@@ -223,3 +234,16 @@ def test_reshapes_of_one_sample(data):
     wanted = np.concatenate([x[i : i + 1].reshape(target) for i in range(3)])
     np.testing.assert_array_equal(x.reshape(found), wanted)
     assert reshaped({"shape": old}, tuple(target), found)[0] == {"shape": (3, *sizes)}
+
+
+def test_what_a_batch_of_one_leaves_open_is_said():
+    """A kernel that is cut from the sample itself: ops hold numbers, of which 1 is the length of many axes."""
+    b = Builder((1, 3, 8, 8))
+    kernel = b.op(
+        "transpose", b.op("slice", b.x, starts=(0, 0, 0, 0), stops=(1, 3, 3, 3), steps=(1,) * 4), perm=(1, 0, 2, 3)
+    )
+    window = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 3}
+    graph = b.done(b.op("conv2d", b.x, kernel, **window))
+    with pytest.raises(ShapeError, match="does not take another batch") as caught:
+        open_batch(graph)
+    assert "with a batch of two or more" in str(caught.value.__notes__)

@@ -14,6 +14,7 @@ from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign, use_nodes
+from megengine.traced_module.opening.own_kernels import give_groups, samples_with_kernels
 from megengine.traced_module.opening.sample_places import at_every_sample, places_of_one_sample
 
 Shape = tuple[int, ...]
@@ -33,6 +34,9 @@ def at_batch(graph: InternalGraph, size: int, *, last: bool = False) -> Internal
     was = {id(n): n.spec.shape for expr in made.exprs() for n in expr.outputs}
     below: dict[int, int] = {}  # of a value: the elements of the axis that follows which belong to one sample
     for expr in list(made.exprs()):
+        if isinstance(expr, Apply) and (samples := samples_with_kernels(expr, [was[id(n)] for n in expr.inputs])):
+            _with_kernels(made, expr, samples, was, below)
+            continue
         if isinstance(expr, Input):
             specs = [TensorSpec((size, *n.spec.shape[1:]), n.spec.dtype, n.spec.device) for n in expr.outputs]
         elif isinstance(expr, Apply) and (
@@ -45,6 +49,15 @@ def at_batch(graph: InternalGraph, size: int, *, last: bool = False) -> Internal
             assign(made, node, "_spec", spec)
             _note_below(expr, node, was, below)
     return made
+
+
+def _with_kernels(
+    graph: InternalGraph, expr: Apply, samples: int, was: dict[int, Shape], below: dict[int, int]
+) -> None:
+    """Let a convolution with a kernel for each sample follow; what reads its result reads the batch in front."""
+    old, shape = [was[id(n)] for n in expr.inputs], was[id(expr.output)]
+    result = give_groups(graph, expr, old, samples, lambda n, axis, times: _along(graph, expr, n, axis, times))
+    was[id(result)], below[id(result)] = shape, 1
 
 
 def _axis(node: TensorNode, was: dict[int, Shape]) -> int | None:
@@ -122,16 +135,33 @@ def _let_follow(graph: InternalGraph, expr: Apply, choices: list[dict[str, Any]]
 
 def _is_read(expr: Apply, known: dict[int, TensorSpec]) -> bool:
     """Whether an op, and those that read its result beside constants, take what they get."""
-    inputs: list[Any] = [known.get(id(n), n.spec) for n in expr.inputs]
+    inputs: list[TensorSpec] = [known.get(id(n), n.spec) for n in expr.inputs]
     try:
         specs = infer(expr.op, inputs, dict(expr.attrs))
     except MegEngineError:
-        return False
+        if expr.macs:  # a product along this axis is no product of each sample
+            return False
+        try:
+            specs = infer(expr.op, _all_repeated(expr, inputs), dict(expr.attrs))
+        except MegEngineError:
+            return False
     results = (specs,) if isinstance(specs, TensorSpec) else specs
     known = {id(n): spec for n, spec in zip(expr.outputs, results, strict=True)}
     readers = [u for n in expr.outputs for u in n.users if isinstance(u, Apply) and u.record.follow is None]
     alone = [u for u in readers if all(id(n) in known or isinstance(n.expr, Constant) for n in u.inputs)]
     return all(_is_read(u, known) for u in alone)
+
+
+def _all_repeated(expr: Apply, specs: list[TensorSpec]) -> list[TensorSpec]:
+    """Operands of an op that would get some of these, with those repeated that do not follow the batch."""
+    old, shapes = [n.spec.shape for n in expr.inputs], [spec.shape for spec in specs]
+    made = []
+    for at, spec in enumerate(specs):
+        shape = list(spec.shape)
+        if (found := _lengthened(shapes, old, at)) is not None:
+            shape[found[0]] *= found[1]
+        made.append(TensorSpec(tuple(shape), spec.dtype, spec.device))
+    return made
 
 
 def _specs(expr: Apply) -> tuple[TensorSpec, ...]:
@@ -143,16 +173,23 @@ def _specs(expr: Apply) -> tuple[TensorSpec, ...]:
 def _repeated(graph: InternalGraph, expr: Apply, at: int, old: list[Shape]) -> TensorNode:
     """An input of an op; repeated for every sample along an axis in which another input follows the batch."""
     node = expr.inputs[at]
-    if node.spec.shape != old[at]:
-        return node
+    found = _lengthened([n.spec.shape for n in expr.inputs], old, at)
+    return node if found is None else _along(graph, expr, node, found[0] % node.spec.ndim, found[1])
+
+
+def _lengthened(shapes: list[Shape], old: list[Shape], at: int) -> tuple[int, int] | None:
+    """The axis (from the end) in which an operand that does not follow the batch lies for every sample, and how often:
+    one in which another operand, of the same length there before, follows it. None without one.
+    """
+    if shapes[at] != old[at]:
+        return None
     for axis in range(-len(old[at]), 0):
-        for other, before in zip(expr.inputs, old, strict=True):
-            shape = other.spec.shape
+        for shape, before in zip(shapes, old, strict=True):
             if len(before) < -axis or shape[axis] == before[axis] or before[axis] != old[at][axis]:
                 continue
             times, left = divmod(shape[axis], before[axis])
-            return node if left else _along(graph, expr, node, axis % node.spec.ndim, times)
-    return node
+            return None if left else (axis, times)
+    return None
 
 
 def _along(graph: InternalGraph, expr: Apply, node: TensorNode, axis: int, times: int) -> TensorNode:
