@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
     attention_rules,
+    block_rules,
     contrib_rules,
     end_names,
     image_rules,
