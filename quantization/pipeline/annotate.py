@@ -169,6 +169,8 @@ class _Annotator:
             return why_float(expr)
         if len(expr.outputs) != 1 or not is_float(expr.outputs[0].spec.dtype):
             return f"{expr.op} does not give one float tensor"
+        if empty := [n.name for n in (*expr.outputs, *expr.inputs) if 0 in n.spec.shape]:
+            return f"{empty[0]} has no elements, so no range"
         inside = self.groups[id(expr)].inside if id(expr) in self.groups else ()
         masks = [n.name for e in (*inside, expr) for n in e.inputs if n.name in self.of_sizes.not_finite]
         if masks:

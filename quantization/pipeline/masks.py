@@ -85,7 +85,7 @@ def _softmax_behind(node: TensorNode) -> Apply | None:
             return None
         if user.record.rule.kind == "softmax":
             return user
-        node = user.output
+        node = user.outputs[0]
     return None
 
 

@@ -15,7 +15,7 @@ BIASED = call("add", PRODUCT, BIAS)
 def addition_behind(product: TensorNode) -> Match | None:
     """The addition of a constant (`BIASED`) that alone uses a product; None if something else does."""
     user = only_user(product)
-    return match(BIASED, user.output) if isinstance(user, Apply) else None
+    return match(BIASED, user.outputs[0]) if isinstance(user, Apply) else None
 
 
 def bias_place(layer: Apply) -> tuple[Apply, int] | None:
