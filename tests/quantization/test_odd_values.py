@@ -1,6 +1,4 @@
-"""Values that integers cannot hold or pass on as they stand: parts without elements, and readers with several results."""
-
-import numpy as np
+"""Values that integers cannot hold or pass on as they stand: parts without elements, readers with several results."""
 
 from megengine.quantization import quantize_model, verify
 from tests.helpers.quant_nets import Builder, checked, run, sqnr
