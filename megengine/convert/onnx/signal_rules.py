@@ -8,28 +8,48 @@ import numpy as np
 from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value, composition, rule, spec_of
 from megengine.core.dtype import storage_of
+from megengine.core.sizes import is_open
 from megengine.dispatch import apply
 from megengine.logger import get_logger
-from megengine.ops.common import counting
+from megengine.ops.common import counting, size_tensor
 from megengine.tensor import Tensor
 
 
 def _length(node: OnnxNode, index: int, what: str, default: int) -> int:
     stated = node.const_ints(index, what)
-    return int(stated[0]) if stated else default
+    return stated[0] if stated else default
 
 
 def _of_length(x: Tensor, length: int) -> Tensor:
     """The last axis cut, or filled up with zeros."""
     more = length - x.shape[-1]
-    return x[..., :length] if more <= 0 else F.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)])
+    if more == 0:
+        return x
+    return x[..., :length] if more < 0 else F.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)])
+
+
+def _number(length: int) -> Tensor:
+    """A length, which may be open, as a float64."""
+    return size_tensor(length).astype("float64")
+
+
+def _waves(length: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of products of places and frequencies, in float64; computed by ops where the length is open."""
+    if is_open(length):
+        turns = (counting(rows).reshape(-1, 1) * counting(columns)) % size_tensor(length)
+        angle = turns.astype("float64") / _number(length) * (2 * np.pi)
+        return F.cos(angle), F.sin(angle)
+    fixed = 2 * np.pi / length * (np.outer(np.arange(rows), np.arange(columns)) % length)
+    return Tensor._wrap(np.cos(fixed)), Tensor._wrap(np.sin(fixed))
 
 
 def _transformed(x: Tensor, length: int, kept: int, *, inverse: bool) -> Tensor:
     """[..., length, 1 or 2] as [..., kept, 2]: the first frequencies of a transform of real or complex numbers."""
-    angle = 2 * np.pi / length * (np.outer(np.arange(length), np.arange(kept)) % length)
-    scale, sign = (1 / length, 1) if inverse else (1, -1)
-    cos, sin = (Tensor._wrap((scale * part).astype(storage_of(x.dtype))) for part in (np.cos(angle), np.sin(angle)))
+    sign = 1 if inverse else -1
+    count = _number(length)
+    cos, sin = (
+        (part / count if inverse else part).astype(storage_of(x.dtype)) for part in _waves(length, length, kept)
+    )
     real = x[..., 0]
     if x.shape[-1] == 1:
         return F.stack([F.matmul(real, cos), F.matmul(real, sin) * sign], axis=-1)
@@ -53,9 +73,10 @@ def dft(node: OnnxNode, x: Tensor) -> Tensor:
     moved = F.swapaxes(F.swapaxes(turned, axis, x.ndim - 1), axis, x.ndim - 2)
     if half:
         kept = length // 2 + 1
-        angle = 2 * np.pi / length * (np.outer(np.arange(kept), np.arange(length)) % length)
-        twice = np.where((np.arange(kept) == 0) | (2 * np.arange(kept) == length), 1, 2)[:, None] / length
-        cos, sin = (Tensor._wrap((twice * p).astype(storage_of(moved.dtype))) for p in (np.cos(angle), np.sin(angle)))
+        numbers, count = counting(kept).reshape(-1, 1).astype("float64"), _number(length)
+        alone = F.logical_or(numbers == 0, numbers * 2 == count).astype("float64")
+        weight = (2 - alone) / count
+        cos, sin = ((weight * part).astype(storage_of(moved.dtype)) for part in _waves(length, kept, length))
         made = F.expand_dims(F.matmul(moved[..., 0], cos) - F.matmul(moved[..., 1], sin), -1)
     else:
         made = _transformed(moved, length, length // 2 + 1 if one_sided else length, inverse=inverse)
