@@ -82,7 +82,7 @@ def test_forms_that_are_refused():
     order = np.arange(DEPTH, dtype=np.int32)[::-1] // BLOCK
     refused = [
         (product(4, "bytes", g=np.ascontiguousarray(order)), "in the order of g_idx; expected blocks"),
-        (product(4, None, s=np.ones(5, "f4")), r"scales \(5,\) do not hold 6 x 40 integers in 3 blocks"),
+        (product(4, None, s=np.ones(5, "f4")), r"scales \(5,\) hold no matrix \(6, 40\) in blocks of 16"),
         (made("MatMulNBits", {"x": (1, (2, 4)), "w": (2, (4, 4))}, {"s": np.ones(4, "f4")}), "input 'w' is computed"),
     ]
     bad = product(4, None)

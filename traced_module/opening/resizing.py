@@ -135,7 +135,7 @@ def _let_follow(graph: InternalGraph, expr: Apply, choices: list[dict[str, Any]]
 
 def _is_read(expr: Apply, known: dict[int, TensorSpec]) -> bool:
     """Whether an op, and those that read its result beside constants, take what they get."""
-    inputs: list[TensorSpec] = [known.get(id(n), n.spec) for n in expr.inputs]
+    inputs: list[Any] = [known.get(id(n), n.spec) for n in expr.inputs]
     try:
         specs = infer(expr.op, inputs, dict(expr.attrs))
     except MegEngineError:

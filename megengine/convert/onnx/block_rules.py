@@ -4,6 +4,7 @@ import numpy as np
 
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
 from megengine.convert.onnx.operators import like
+from megengine.core.dtype import storage_of
 from megengine.traced_module.ir.node import TensorNode
 
 _BITS = (2, 4, 8)
@@ -26,7 +27,7 @@ def product_with_blocks(node: OnnxNode, x: Value, *more: Value | None) -> Value:
     whole = _unpacked(packed.reshape(width, -1), bits)
     if whole.shape[1] < depth or scales.size != width * blocks:
         raise node.fail(
-            f"weight {packed.shape} and scales {scales.shape} do not hold {width} x {depth} integers in {blocks} blocks"
+            f"weight {packed.shape} and scales {scales.shape} hold no matrix ({width}, {depth}) in blocks of {block}"
         )
     at = np.arange(depth) // block
     if blocks_of is not None and not np.array_equal(blocks_of, at):
@@ -34,7 +35,7 @@ def product_with_blocks(node: OnnxNode, x: Value, *more: Value | None) -> Value:
     offset = _offsets(node, zeros, bits, width, blocks)
     steps = scales.astype(np.float32).reshape(width, blocks)
     real = (whole[:, :depth] - offset[:, at]) * steps[:, at]
-    weight = np.ascontiguousarray(real.T).astype(spec_of(x).dtype)
+    weight = np.ascontiguousarray(real.T).astype(storage_of(spec_of(x).dtype))
     y = node.apply("matmul", x, weight, transpose_a=False, transpose_b=False)
     return y if bias is None else node.apply("add", y, bias)
 
@@ -87,5 +88,5 @@ def _offsets(node: OnnxNode, zeros: np.ndarray | None, bits: int, width: int, bl
     rows = zeros.reshape(width, -1)
     levels = _unpacked(rows, bits) if rows.dtype == np.uint8 else rows.astype(np.float32)
     if levels.shape[1] < blocks:
-        raise node.fail(f"zero points {zeros.shape} do not hold {width} x {blocks} numbers of {bits} bits")
+        raise node.fail(f"zero points {zeros.shape} do not hold a matrix ({width}, {blocks})")
     return levels[:, :blocks]
