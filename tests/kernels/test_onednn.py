@@ -355,3 +355,22 @@ def test_a_convolution_along_rows_runs_along_columns(groups):
     problem = Problem("conv2d", specs, [infer("conv2d", specs, attrs)], attrs)
     wanted = get_op("conv2d").reference(*(a.astype(np.float64) for a in arrays), **attrs)
     np.testing.assert_allclose(onednn.onednn_conv2d.run(problem, *arrays), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4, 7, 8, 15, 17])
+@pytest.mark.parametrize("stride", [(2, 2), (3, 2), (2, 1), (1, 2)])
+def test_weight_gradients_of_points_that_are_taken_in_steps(channels, stride):
+    """oneDNN's own code for such steps read what was not written, with few channels, and ended the process."""
+    rng = np.random.default_rng(channels)
+    size = (12, 17)
+    out = tuple((n - 1) // s + 1 for n, s in zip(size, stride, strict=True))
+    x = rng.standard_normal((2, channels, *size)).astype(np.float32)
+    ct = rng.standard_normal((2, 5, *out)).astype(np.float32)
+    attrs = {"kernel": (1, 1), "stride": stride, "padding": ((0, 0),) * 2, "dilation": (1, 1), "groups": 1}
+    specs = [TensorSpec(a.shape, a.dtype) for a in (x, ct)]
+    problem = Problem("conv2d_backward_weight", specs, [infer("conv2d_backward_weight", specs, attrs)], attrs)
+    kernel = next(k for k in family("conv2d_backward_weight").kernels if k.name == "onednn_backward_weight")
+    read = x[:, :, :: stride[0], :: stride[1]].astype(np.float64)
+    want = np.einsum("nohw,nchw->oc", ct.astype(np.float64), read)[:, :, None, None]
+    for _ in range(3):  # what is not written differs from run to run
+        np.testing.assert_allclose(kernel.run(problem, x, ct), want, rtol=1e-4, atol=1e-4)
