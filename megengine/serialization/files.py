@@ -17,6 +17,7 @@ from megengine.core.files import replacing
 from megengine.dispatch.refusal import checked
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
 from megengine.serialization.mge_file import HEAD, refuse_mge
+from megengine.serialization.standard import STANDARD
 from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses
 from megengine.serialization.pickles import Record, Thaw, read_records
 from megengine.serialization.torch_file import LEGACY_MAGIC
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 PathOrFile = str | os.PathLike[str] | IO[bytes]
-_TABLE = {**ARRAYS, **OBJECTS}
+_TABLE = {**ARRAYS, **STANDARD, **OBJECTS}
 _NAMES = ARRAY_NAMES | OBJECT_NAMES
 
 

@@ -98,6 +98,7 @@ OBJECTS: dict[str, Builder] = {
     "megengine.tensor.Parameter": _tensor_of(Parameter),
     "megengine.core._imperative_rt.common.CompNode": lambda r: r.state if isinstance(r.state, str) else "xpux",
     "megengine.core.tensor.dtype.QuantDtypeMeta": _dtype_meta,
+    "megengine.distributed.group.Group": lambda r: None,  # of SyncBatchNorm: one process is the only group here
     **{path: module_of(kind) for path, kind in _LAYERS.items()},
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -21,6 +21,7 @@ from megengine.module import Module
 from megengine.serialization.arrays import quantized_of, with_metadata
 from megengine.serialization.objects import OBJECTS, module_state
 from megengine.serialization.pickles import NUMBER_TYPES
+from megengine.serialization.standard import WRITTEN, path_of
 from megengine.tensor import Parameter, Tensor
 
 _DEVICE = "xpux:0"  # MegEngine's name of the default device
@@ -86,7 +87,8 @@ class PickleWriter:
         self.depth -= 1
 
     def method_of(self, value: Any) -> Callable[[Any, Any], None]:
-        method = next((m for kinds, m in (*self.kinds, *_METHODS) if isinstance(value, kinds)), None)
+        standard = ((type(value), PickleWriter.standard),) if type(value) in WRITTEN else ()
+        method = next((m for kinds, m in (*self.kinds, *standard, *_METHODS) if isinstance(value, kinds)), None)
         if method is None and _path(value) in OBJECTS:
             method = PickleWriter.known_object
         if isinstance(value, type):  # only classes of numbers can be written
@@ -168,17 +170,47 @@ class PickleWriter:
             self.out += pickle.EMPTY_DICT
         self.remember(value)
         if value:
-            self.out += pickle.MARK
-            for key, item in value.items():
-                self.write(key)
-                self.write(item)
-            self.out += pickle.SETITEMS
+            self.entries(value)
+
+    def entries(self, value: Mapping[Any, Any]) -> None:
+        """Of the dict that was begun."""
+        self.out += pickle.MARK
+        for key, item in value.items():
+            self.write(key)
+            self.write(item)
+        self.out += pickle.SETITEMS
 
     def set_(self, value: set) -> None:
         self.put(pickle.EMPTY_SET, pickle.MARK)
         for item in sorted(value, key=repr):
             self.write(item)
         self.put(pickle.ADDITEMS)
+
+    def standard(self, value: Any) -> None:
+        """A value of a class of Python's own."""
+        parts = WRITTEN[type(value)](value)
+        if parts is None:
+            return self.dict_(value)
+        self.name(path_of(type(value)))
+        self.put(pickle.MARK)
+        for part in parts.args:
+            if isinstance(part, type):
+                self.name(path_of(part))
+            else:
+                self.write(part)
+        self.put(pickle.TUPLE, pickle.REDUCE)
+        self.remember(value)
+        if parts.state is not None:
+            self.dict_(parts.state)
+            self.put(pickle.BUILD)
+        if parts.entries:
+            self.entries(parts.entries)
+        if parts.items:
+            self.put(pickle.MARK)
+            for item in parts.items:
+                self.write(item)
+            self.put(pickle.APPENDS)
+        return None
 
     def dtype(self, value: np.dtype) -> None:
         plain = value.metadata is None  # one that was read from a file is another object than NumPy's own
