@@ -81,8 +81,8 @@ class NodeFilter(BaseFilter[Node]):
     def name(self, name: str, ignorecase: bool = True) -> NodeFilter:
         """Those whose name matches a pattern in which `*` stands for anything (`conv*_out`).
 
-        A pattern with a `.` is one of paths and qualnames (`layer1.*.relu_out`). One that no name matches may begin
-        with the name of the graph (`Net_conv_out`, `Net_sub_relu_out` in the graph of `sub`).
+        A pattern with a `.` is one of paths and qualnames (`layer1.*.relu_out`). Others may also match the name behind
+        that of its graph, as in MegEngine (`Net_conv_out`, `Net_sub_relu_out` in the graph of `sub`, `*sub*`).
         """
         pattern = re.compile(
             "".join(".*" if part == "*" else re.escape(part) for part in re.split(r"(\*)", name)),
@@ -90,9 +90,9 @@ class NodeFilter(BaseFilter[Node]):
         )
         known = self._items
         texts = known_as if "." in name else lambda node: (node.name,)
-        matching = self._keep(lambda node: any(pattern.fullmatch(text) for text in texts(node)))
-        if not matching._items:  # MegEngine's names begin with the name of the graph
-            matching = self._keep(lambda node: pattern.fullmatch(f"{node.graph.name}_{node.name}") is not None)
+        matching = self._keep(
+            lambda node: any(map(pattern.fullmatch, (*texts(node), f"{node.graph.name}_{node.name}")))
+        )
         matching._hint = lambda: f" for {name!r}{nearest(name, [text for node in known for text in texts(node)])}"
         return matching
 

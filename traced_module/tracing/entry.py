@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,8 @@ def wrap(func: Any) -> Any:
     """Declare a function of the user's as one that graphs record as a single call.
 
     The function keeps its name: a file that holds a graph with it can be loaded only where it was wrapped before.
+    Called as a statement, `wrap(swish)`, it puts the declared function under the names that the calling Python module
+    has for it.
 
     Example:
         >>> @wrap
@@ -103,6 +106,8 @@ def wrap(func: Any) -> Any:
         raise GraphError(f"wrap: expected a function, got {func!r}, a {type(func).__name__}")
     record = PublicFunction(func.__module__, func.__qualname__, func, inspect.signature(func))
     watched = wrapped_functions[record.qualified] = watched_function(record)
+    names = sys._getframe(1).f_globals
+    names.update((name, watched) for name in [name for name, value in names.items() if value is func])
     return watched
 
 
