@@ -25,7 +25,7 @@ class Collator:
         if isinstance(first, (tuple, list)):
             return [self.apply(parts) for parts in zip(*inputs, strict=True)]
         if isinstance(first, (str, bytes)):
-            return list(inputs)
+            return inputs if isinstance(inputs, tuple) else list(inputs)
         arrays = [np.asarray(item) for item in inputs]
         if arrays[0].dtype == object:
             raise ArgumentError(f"Collator: an item holds a {type(first).__name__}; expected arrays, numbers or text")

@@ -115,9 +115,11 @@ class MapSampler(Sampler):
 
     def batch(self) -> Iterator[list[int]]:
         """The part of `rank` of `sample()`, cut into batches."""
-        indices = self.scatter(self.sample())
-        for at in range(len(self)):
-            yield indices[at * self.batch_size : (at + 1) * self.batch_size]
+        indices = self.scatter(self.sample())  # a `sample` of one's own may give any number of them
+        for at in range(0, len(indices), self.batch_size):
+            batch = indices[at : at + self.batch_size]
+            if len(batch) == self.batch_size or not self.drop_last:
+                yield batch
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self.batch())

@@ -62,11 +62,12 @@ class VisionTransform(Transform):
 
     @explains
     def apply(self, input: Any) -> Any:
-        """A picture, or a tuple whose parts are named by `order`; further parts stay."""
+        """A picture, or a tuple whose parts are named by `order`; further parts stay. A tuple of one gives its part."""
         if not isinstance(input, tuple):
             return self._changed(self.order[0] if self.order else "image", input)
         names = tuple(self.order) + ("info",) * (len(input) - len(self.order))
-        return tuple(self._changed(name, part) for name, part in zip(names, input, strict=False))
+        changed = tuple(self._changed(name, part) for name, part in zip(names, input, strict=False))
+        return changed[0] if len(changed) == 1 else changed
 
     def _changed(self, name: str, part: Any) -> Any:
         if name in _LABELS:
