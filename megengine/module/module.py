@@ -71,6 +71,13 @@ def _expand_structure(prefix: str, obj: Any) -> list[tuple[str, Any]]:
     return list(_walk(prefix, obj))
 
 
+def _put(parent: Any, key: Any, value: Any) -> None:
+    if isinstance(parent, Module):
+        setattr(parent, key, value)
+    else:
+        parent[key] = value
+
+
 _OF_ALL = frozenset({"name", "training", "quantize_disabled"})  # settings of every module; no shape depends on them
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 # entries of MegEngine's state of a module that are not attributes here
@@ -208,6 +215,22 @@ class Module(_Reads):
             else:
                 entered.pop()
 
+    def _flatten(
+        self,
+        *,
+        recursive: bool = True,
+        with_key: bool = False,
+        with_parent: bool = False,
+        prefix: str | None = None,
+        predicate: Callable[[Any], bool] = lambda _: True,
+        seen: set[int] | None = None,
+    ) -> Iterator[Any]:
+        """Modules and tensors below, each once, by MegEngine's inside name: `named_modules` and others give them."""
+        for entry in self._entries(_head(prefix), recursive, {id(self)} if seen is None else seen):
+            if predicate(entry[1]):
+                parts = entry[0 if with_key else 1 : 3 if with_parent else 2]
+                yield parts if len(parts) > 1 else parts[0]
+
     def named_children(self, *, prefix: str | None = None, with_parent: bool = False) -> Iterator[tuple[str, Module]]:
         """Direct children (also those in containers) with their names; with_parent adds the module itself."""
         entries = self._entries(_head(prefix), False, set())
@@ -301,16 +324,36 @@ class Module(_Reads):
             module.quantize_disabled = value
 
     def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+        """Set the gradients that there are to zero; `Optimizer.clear_grad` forgets them."""
         for parameter in self.parameters():
-            parameter.grad = None
+            if parameter.grad is not None:
+                parameter.grad.reset_zero()
 
     def replace_param(self, params: Mapping[int, Parameter], start_pos: int, seen: set[int] | None = None) -> int:
-        """Refused: parameters are replaced by name. Raises OptionError that says how."""
-        raise OptionError(
-            "Module.replace_param is deprecated since MegEngine 1.0; set the attribute (layer.weight = parameter), "
-            "or give new values with load_state_dict"
-        )
+        """Put other parameters in the places `start_pos`, ... of `named_parameters()`; places without one stay.
+
+        `seen` holds ids of what is passed over, and gets those of what was found. Returns the number of places.
+        MegEngine calls it deprecated; `load_state_dict` gives new values by name.
+
+        Raises:
+            ShapeError: a parameter has another shape than the one in its place; nothing is replaced.
+        """
+        if not isinstance(params, Mapping) or not isinstance(start_pos, int):
+            raise ArgumentError(
+                f"replace_param: got params={shown(params)}, start_pos={shown(start_pos)}; "
+                "expected parameters by place, and the place of the first"
+            )
+        seen = {id(self)} if seen is None else seen
+        found = [(path, p) for path, p, _ in self._entries("", True, seen) if isinstance(p, Parameter)]
+        new = [(path, old, params[at]) for at, (path, old) in enumerate(found, start_pos) if at in params]
+        for path, old, p in new:
+            if not isinstance(p, Parameter):
+                raise ArgumentError(f"replace_param: for {path} got {shown(p)}; expected a Parameter")
+            if p.shape != old.shape:
+                raise ShapeError(f"replace_param: for {path} got a shape of {p.shape}; expected {old.shape}")
+        for path, _, p in new:
+            _access_structure(self, path, lambda parent, key, _, p=p: _put(parent, key, p))
+        return len(found)
 
     # ------------------------------------------------------------ state
 

@@ -296,8 +296,12 @@ class Optimizer:
         return self
 
     def zero_grad(self) -> Optimizer:
-        """An old name of `clear_grad`."""
-        return self.clear_grad()
+        """Set the gradients that there are to zero: a step moves on by momentum then. `clear_grad` forgets them."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.grad.reset_zero()
+        return self
 
     def bcast_param(self) -> None:
         """Nothing: it gives every worker the parameters of the first, and there is one process here."""

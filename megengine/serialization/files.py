@@ -17,9 +17,9 @@ from megengine.core.files import replacing
 from megengine.dispatch.refusal import checked
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
 from megengine.serialization.mge_file import HEAD, refuse_mge
-from megengine.serialization.standard import STANDARD
 from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses
 from megengine.serialization.pickles import Record, Thaw, read_records
+from megengine.serialization.standard import STANDARD
 from megengine.serialization.torch_file import LEGACY_MAGIC
 from megengine.serialization.writer import dumps
 from megengine.tensor import Tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -170,15 +170,11 @@ class PickleWriter:
             self.out += pickle.EMPTY_DICT
         self.remember(value)
         if value:
-            self.entries(value)
-
-    def entries(self, value: Mapping[Any, Any]) -> None:
-        """Of the dict that was begun."""
-        self.out += pickle.MARK
-        for key, item in value.items():
-            self.write(key)
-            self.write(item)
-        self.out += pickle.SETITEMS
+            self.out += pickle.MARK
+            for key, item in value.items():
+                self.write(key)
+                self.write(item)
+            self.out += pickle.SETITEMS
 
     def set_(self, value: set) -> None:
         self.put(pickle.EMPTY_SET, pickle.MARK)
@@ -204,7 +200,11 @@ class PickleWriter:
             self.dict_(parts.state)
             self.put(pickle.BUILD)
         if parts.entries:
-            self.entries(parts.entries)
+            self.put(pickle.MARK)
+            for key, item in parts.entries.items():
+                self.write(key)
+                self.write(item)
+            self.put(pickle.SETITEMS)
         if parts.items:
             self.put(pickle.MARK)
             for item in parts.items:

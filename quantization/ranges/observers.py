@@ -247,7 +247,7 @@ class PassiveObserver(Observer):
     def __init__(self, dtype: str | QuantDtypeMeta, **kwargs: Any) -> None:
         super().__init__(dtype, **kwargs)
         self.qparams: QParams | None = None
-        self.orig_scale: Tensor | None = None
+        self.orig_scale: np.ndarray | None = None  # no part of state dicts, as in MegEngine
 
     @property
     def scale(self) -> Tensor:
@@ -278,7 +278,7 @@ class PassiveObserver(Observer):
             )
         self.qparams = create_qparams(qparams.mode, qparams.dtype_meta, qparams.scale, qparams.zero_point)
         if self.orig_scale is None:
-            self.orig_scale = qparams.scale
+            self.orig_scale = qparams.scale.numpy().copy()
 
     def forward(self, x: Tensor) -> Tensor:
         return x

@@ -245,9 +245,12 @@ if __name__ == "__main__":
     import megengine.functional
     import megengine.module
     import megengine.optimizer
+    import megengine.quantization
     import megengine.random
+    import megengine.traced_module
 
-    import programs  # noqa: F401  (enters its own)
+    import moved_programs  # noqa: F401  (enters its own)
+    import programs  # noqa: F401
     import scripts
     import training_programs  # noqa: F401
 

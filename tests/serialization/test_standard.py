@@ -1,4 +1,4 @@
-"""Values of Python's own classes in checkpoints: options, dates, counts, paths. `pickle` writes and reads beside ours."""
+"""Values of Python's own classes in checkpoints: options, dates, counts, paths. `pickle` reads and writes beside us."""
 
 import argparse
 import collections
@@ -15,7 +15,7 @@ import pytest
 import megengine
 from megengine.core.errors import DTypeError, FileFormatError
 
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 VALUES = [
     argparse.Namespace(lr=0.1, layers=[64, 128], resume=None),
     types.SimpleNamespace(a=(1, "b")),

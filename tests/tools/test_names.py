@@ -12,7 +12,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import device
 from megengine.autodiff.grad_manager import AttachSpec, GradManager, GradManagerGroup
-from megengine.core.errors import DeviceError, GradientError, OptionError, ShapeError
+from megengine.core.errors import ArgumentError, DeviceError, GradientError, OptionError, ShapeError
 from megengine.dispatch.apply import active_interposers
 from megengine.functional import debug_param, external, helpers, tensor_cache
 from megengine.kernels import cuda
@@ -155,11 +155,26 @@ def test_levels_and_formatters():
     assert MegBrainLogFormatter(datefmt="%d").format(record).endswith("WARNING hello w")
 
 
-def test_old_methods_say_what_to_do():
+def test_parameters_are_replaced_all_or_none():
     net = M.Linear(2, 3)
-    with pytest.raises(OptionError, match="load_state_dict"):
-        net.replace_param({}, 0)
-    assert mge.optimizer.SGD(net.parameters(), lr=0.1).bcast_param() is None
+    weight, bias = net.weight, net.bias
+    new = mge.Parameter(np.zeros(3, np.float32))
+    with pytest.raises(ShapeError, match=r"for weight got a shape of \(3,\); expected \(3, 2\)"):
+        net.replace_param({0: new, 1: new}, 0)
+    with pytest.raises(ArgumentError, match="for bias got .*; expected a Parameter"):
+        net.replace_param({0: 3}, 0)
+    with pytest.raises(ArgumentError, match="got params=\\[1\\], start_pos=0; expected parameters by place"):
+        net.replace_param([1], 0)
+    assert net.weight is weight and net.bias is bias
+    holder = M.Sequential(net)
+    holder.rows = [net, mge.Parameter([1.0])]
+    seen = {id(holder)}
+    assert holder.replace_param({2: mge.Parameter([5.0])}, 0, seen) == 3
+    assert holder.rows[1].item() == 5 and id(net) in seen
+
+
+def test_old_methods_do_nothing():
+    assert mge.optimizer.SGD(M.Linear(2, 3).parameters(), lr=0.1).bcast_param() is None
 
 
 @pytest.mark.parametrize("name", ["lite", "xla", "experimental", "optim"])
