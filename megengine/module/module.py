@@ -226,10 +226,10 @@ class Module(_Reads):
         seen: set[int] | None = None,
     ) -> Iterator[Any]:
         """Modules and tensors below, each once, by MegEngine's inside name: `named_modules` and others give them."""
-        for entry in self._entries(_head(prefix), recursive, {id(self)} if seen is None else seen):
-            if predicate(entry[1]):
-                parts = entry[0 if with_key else 1 : 3 if with_parent else 2]
-                yield parts if len(parts) > 1 else parts[0]
+        for key, value, parent in self._entries(_head(prefix), recursive, {id(self)} if seen is None else seen):
+            if predicate(value):
+                parts = (*((key,) if with_key else ()), value, *((parent,) if with_parent else ()))
+                yield parts if len(parts) > 1 else value
 
     def named_children(self, *, prefix: str | None = None, with_parent: bool = False) -> Iterator[tuple[str, Module]]:
         """Direct children (also those in containers) with their names; with_parent adds the module itself."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import collections
 import datetime
-import pathlib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +27,7 @@ class Parts:
 # what makes the entries of a defaultdict that are missing: name in files -> class
 _FACTORIES = {f"builtins.{kind.__name__}": kind for kind in (list, dict, set, tuple, int, float, bool)}
 _DATES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone)
-_PATHS = (pathlib.PurePosixPath, pathlib.PureWindowsPath)
-_HERE = pathlib.Path()
+_PATHS = ("PosixPath", "WindowsPath")
 
 
 def _attributes(kind: type) -> Builder:
@@ -60,6 +58,17 @@ def _deque(record: Record) -> Any:
     return filled
 
 
+def _path(start: str, name: str) -> Builder:
+    def build(record: Record) -> Any:
+        import pathlib
+
+        here = type(pathlib.Path())
+        # a path of the system that wrote the file is a path of this one where both are alike
+        return (here if start + name == here.__name__ else getattr(pathlib, f"Pure{name}"))(*record.args)
+
+    return build
+
+
 STANDARD: dict[str, Builder] = {
     "argparse.Namespace": _attributes(argparse.Namespace),
     "types.SimpleNamespace": _attributes(types.SimpleNamespace),
@@ -69,14 +78,11 @@ STANDARD: dict[str, Builder] = {
     "collections.deque": _deque,
     **{f"builtins.{kind.__name__}": _arguments(kind) for kind in (complex, slice, range, dict)},
     **{
-        f"{module}.{name}": _arguments(kind)
+        f"{module}.{start}{name}": _path(start, name)
         for module in ("pathlib", "pathlib._local")  # the latter in Python 3.13
-        for kind in _PATHS
-        for name in (kind.__name__, kind.__name__.removeprefix("Pure"))
+        for start in ("", "Pure")
+        for name in _PATHS
     },
-    # a path of the system that wrote the file is a path of this one where both are alike
-    f"pathlib.{type(_HERE).__name__}": _arguments(type(_HERE)),
-    f"pathlib._local.{type(_HERE).__name__}": _arguments(type(_HERE)),
 }
 
 
@@ -89,20 +95,20 @@ def _with_default(value: collections.defaultdict) -> Parts | None:
     return Parts((factory,), entries=value) if factory is None or factory in _FACTORIES.values() else None
 
 
-# class -> how its objects are written, None as a plain dict; those of classes that are derived from it are not
-WRITTEN: dict[type, Callable[[Any], Parts | None]] = {
-    **dict.fromkeys((argparse.Namespace, types.SimpleNamespace), lambda value: Parts(state=dict(vars(value)))),
-    **dict.fromkeys(_DATES, _dated),
-    collections.Counter: lambda value: Parts((dict(value),)),
-    collections.defaultdict: _with_default,
-    collections.deque: lambda value: Parts(([], value.maxlen), items=value),
-    frozenset: lambda value: Parts((sorted(value, key=repr),)),
-    complex: lambda value: Parts((value.real, value.imag)),
-    **dict.fromkeys((slice, range), lambda value: Parts((value.start, value.stop, value.step))),
-    **dict.fromkeys((*_PATHS, type(_HERE)), lambda value: Parts(value.parts)),
-}
-
-
 def path_of(kind: type) -> str:
     """The name of a class in files, as MegEngine's Python knows it."""
-    return f"{kind.__module__.removesuffix('._local')}.{kind.__name__}"
+    return f"{kind.__module__.removesuffix('._local')}.{kind.__qualname__}"
+
+
+# name of a class -> how its objects are written, None as a plain dict; those of classes derived from it are not
+WRITTEN: dict[str, Callable[[Any], Parts | None]] = {
+    **dict.fromkeys(("argparse.Namespace", "types.SimpleNamespace"), lambda value: Parts(state=dict(vars(value)))),
+    **dict.fromkeys(map(path_of, _DATES), _dated),
+    "collections.Counter": lambda value: Parts((dict(value),)),
+    "collections.defaultdict": _with_default,
+    "collections.deque": lambda value: Parts(([], value.maxlen), items=value),
+    "builtins.frozenset": lambda value: Parts((sorted(value, key=repr),)),
+    "builtins.complex": lambda value: Parts((value.real, value.imag)),
+    **dict.fromkeys(("builtins.slice", "builtins.range"), lambda value: Parts((value.start, value.stop, value.step))),
+    **{f"pathlib.{start}{name}": lambda value: Parts(value.parts) for start in ("", "Pure") for name in _PATHS},
+}

@@ -87,7 +87,7 @@ class PickleWriter:
         self.depth -= 1
 
     def method_of(self, value: Any) -> Callable[[Any, Any], None]:
-        standard = ((type(value), PickleWriter.standard),) if type(value) in WRITTEN else ()
+        standard = ((type(value), PickleWriter.standard),) if path_of(type(value)) in WRITTEN else ()
         method = next((m for kinds, m in (*self.kinds, *standard, *_METHODS) if isinstance(value, kinds)), None)
         if method is None and _path(value) in OBJECTS:
             method = PickleWriter.known_object
@@ -184,7 +184,7 @@ class PickleWriter:
 
     def standard(self, value: Any) -> None:
         """A value of a class of Python's own."""
-        parts = WRITTEN[type(value)](value)
+        parts = WRITTEN[path_of(type(value))](value)
         if parts is None:
             return self.dict_(value)
         self.name(path_of(type(value)))

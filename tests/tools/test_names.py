@@ -162,9 +162,9 @@ def test_parameters_are_replaced_all_or_none():
     with pytest.raises(ShapeError, match=r"for weight got a shape of \(3,\); expected \(3, 2\)"):
         net.replace_param({0: new, 1: new}, 0)
     with pytest.raises(ArgumentError, match="for bias got .*; expected a Parameter"):
-        net.replace_param({0: 3}, 0)
+        net.replace_param({0: 3}, 0)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentError, match="got params=\\[1\\], start_pos=0; expected parameters by place"):
-        net.replace_param([1], 0)
+        net.replace_param([1], 0)  # pyright: ignore[reportArgumentType]
     assert net.weight is weight and net.bias is bias
     holder = M.Sequential(net)
     holder.rows = [net, mge.Parameter([1.0])]
