@@ -217,14 +217,14 @@ def evaluated(a: Formula, sizes: Mapping[str, int]) -> Fraction:
     return total
 
 
-def substituted(a: Formula, sizes: Mapping[str, int]) -> Formula:
-    """A formula with numbers in the place of some names."""
+def substituted(a: Formula, sizes: Mapping[str, Formula]) -> Formula:
+    """A formula with others in the place of some names."""
     total: Formula = ()
     for atoms, factor in a:
         term = number_formula(factor)
         for atom in atoms:
             if isinstance(atom, str):
-                part = number_formula(sizes[atom]) if atom in sizes else (((atom,), Fraction(1)),)
+                part = sizes[atom] if atom in sizes else (((atom,), Fraction(1)),)
             else:
                 first, second = (substituted(operand, sizes) for operand in atom[1:])
                 part = quotient(first, second) if "/" in atom[0] else extreme(atom[0], first, second)

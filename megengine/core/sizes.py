@@ -129,7 +129,7 @@ class _Open:
     __str__ = __repr__
 
     def __format__(self, spec: str) -> str:
-        return format(text_of(self.formula), spec)
+        return format(text_of(self.formula), spec.replace(",", ""))  # which groups digits of numbers
 
 
 def _result(a: Any, b: Any, formula: Callable[..., Formula], value: Callable[..., Any], *, whole: bool = True) -> Any:
@@ -259,7 +259,8 @@ def at(value: Any, sizes: Mapping[str, int]) -> Any:
     """A nested value with its open sizes at these sizes; lengths that depend on values stay open if not given."""
     if isinstance(value, OpenSize):
         if left := dict.fromkeys(set(names_in(value.formula)) - sizes.keys(), COUNT):
-            return _whole(substituted(value.formula, sizes), int(evaluated(value.formula, {**sizes, **left})))
+            given = {name: number_formula(size) for name, size in sizes.items()}
+            return _whole(substituted(value.formula, given), int(evaluated(value.formula, {**sizes, **left})))
         exact = evaluated(value.formula, sizes)
         assert exact.denominator == 1, value
         return int(exact)
@@ -270,6 +271,12 @@ def at(value: Any, sizes: Mapping[str, int]) -> Any:
     if isinstance(value, dict):
         return {key: at(item, sizes) for key, item in value.items()}
     return value
+
+
+def renamed(shape: tuple[int, ...], names: Mapping[str, str]) -> tuple[int, ...]:
+    """A shape with other names for some of its open sizes."""
+    formulas: dict[str, Formula] = {old: (((new,), Fraction(1)),) for old, new in names.items()}
+    return tuple(OpenSize(n, substituted(n.formula, formulas)) if isinstance(n, OpenSize) else n for n in shape)
 
 
 def closed(value: Any) -> Any:

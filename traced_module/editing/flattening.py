@@ -9,6 +9,7 @@ from typing import Any
 from megengine.traced_module.editing.attaching import own_history, take_in
 from megengine.traced_module.editing.checking import specs_of
 from megengine.traced_module.editing.expressions import add_input, add_self
+from megengine.traced_module.editing.inferring import settle_lengths
 from megengine.traced_module.ir.copying import Copier
 from megengine.traced_module.ir.expr import Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.graph import InternalGraph
@@ -32,6 +33,7 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     _Inliner(flat, copier=copier).run(source)
     flat.arguments, flat.out_def = source.arguments, source.out_def
     flat.metadata = dict(source.metadata)
+    settle_lengths(flat)
     remove_dead(flat)
     number([flat], flat=True)
     if uncalled:
@@ -227,6 +229,7 @@ def inlined(call: Call) -> dict[int, Node]:
         for node, name in names:
             if graph.names.get(name) is None:
                 graph.rename(node, name)
+        settle_lengths(graph)
     return {**mapping, **{id(old): new for old, new in pairs}}
 
 

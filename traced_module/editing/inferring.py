@@ -6,14 +6,17 @@ import heapq
 from collections.abc import Sequence
 
 from megengine.core.errors import MegEngineError, ShapeError
+from megengine.core.sizes import is_open
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.traced_module.editing.checking import specs_of
-from megengine.traced_module.ir.expr import Constant, Expr, Input
+from megengine.traced_module.ir.expr import Call, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import assign, remove_dead
 from megengine.traced_module.ir.queries import all_exprs, called_exprs, child_graph, enters_otherwise, is_reached
+from megengine.traced_module.tracing.lengths import open_names
+from megengine.traced_module.tracing.specs import specs_of_call
 
 
 def infer_again(
@@ -100,6 +103,19 @@ def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> list[Expr]:
                     waiting[user.position] = user
                     heapq.heappush(todo, user.position)
     return entering
+
+
+def settle_lengths(graph: InternalGraph) -> None:
+    """Give each call of a graph that was put together lengths of its own, and infer what follows from them."""
+    taken = open_names(graph.inputs)
+    for expr in graph.exprs(recursive=False):
+        outputs = [n for n in expr.outputs if isinstance(n, TensorNode)]
+        if isinstance(expr, Call) and any(is_open(n.spec.shape) for n in outputs):
+            specs = specs_of_call(expr, expr.inputs, taken)
+            for node, spec in zip(outputs, specs or (), strict=False):
+                if node.spec != spec:
+                    assign(graph, node, "_spec", spec)
+            taken |= open_names(outputs)
 
 
 def retry(expr: Expr) -> None:

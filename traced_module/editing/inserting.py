@@ -342,7 +342,7 @@ def _without_values(record: Any, args: Any) -> Tensor:
     if record.name != "__setitem__":
         raise DeferredValueError(
             f"insert_exprs: the shape that {record.name} gives depends on values, and nodes have none; "
-            "F.where(condition, a, b) chooses values and keeps the shape"
+            "F.where(condition, a, b) chooses values and keeps the shape, -1 stands for a length that values tell"
         ) from None
     target, key, _ = args
     return record.function(target, tree_map(_zeros, key), 0)  # the mask has to fit, with any values in it

@@ -19,6 +19,7 @@ from megengine.traced_module.ir.lookup import attribute_path, node_of, node_path
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import assign, give_results, is_among
 from megengine.traced_module.ir.queries import all_exprs, child_graph
+from megengine.traced_module.tracing.lengths import open_names
 
 
 def set_results(graph: InternalGraph, leaves: Sequence[TensorNode], structure: TreeDef) -> None:
@@ -66,6 +67,7 @@ def _adapt(call: Call, old: Sequence[Node], leaves: Sequence[TensorNode], struct
     """Give a call the results that its graph has now."""
     graph, module = call.top_graph, call.inputs[0]
     as_traced = all(n.spec == m.spec for n, m in zip(call.inputs[1:], leaves[0].graph.inputs[1:], strict=True))
+    as_traced = as_traced and not open_names(leaves)
     specs = [leaf.spec for leaf in leaves] if as_traced else specs_of(call, call.inputs)
     assert specs is not None
     nodes: list[TensorNode] = []

@@ -21,6 +21,7 @@ from megengine.traced_module.ir.primitives import link
 from megengine.traced_module.ir.provenance import graph_path, meta_at
 from megengine.traced_module.tracing.calls import alias, result_leaves
 from megengine.traced_module.tracing.deferred import Deferring
+from megengine.traced_module.tracing.lengths import own_lengths
 from megengine.traced_module.tracing.source_lines import user_line
 
 
@@ -111,14 +112,15 @@ class Builder:
     def make_call(self, expr: Call, inputs: Sequence[Node], result: Any, name: str, qualname: str) -> Any:
         """Link a call whose result is known; gives the result with new tensors bound to the new nodes."""
         leaves, structure = result_leaves(result, getattr(expr, "qualified", name))
-        self.graph._attach_outputs(expr, [t.spec for t in leaves], name, qualname)
+        specs = own_lengths(self.graph, self.graph.names.unique(name), tuple([t.spec for t in leaves]), inputs)
+        self.graph._attach_outputs(expr, specs, name, qualname)
         if structure.kind is not None:
             expr._out_def = structure
         link(self.graph, expr, inputs, self.anchor)
         fresh = []
-        for tensor, node in zip(leaves, expr.outputs, strict=True):
+        for tensor, node, spec in zip(leaves, expr.outputs, specs, strict=True):
             # the same object may be an argument, or known under another node: each node has a tensor of its own
-            made = alias(tensor)
+            made = alias(tensor) if spec is tensor.spec else Tensor._deferred(spec)
             node.qparams = tensor._qparams
             self.scope.bind(made, node)
             fresh.append(made)

@@ -13,6 +13,7 @@ import numpy as np
 from megengine.core import hooks
 from megengine.core.errors import GraphError
 from megengine.core.pytree import LEAF, TreeDef, flatten, register_pytree_node, unflatten
+from megengine.core.sizes import is_open
 from megengine.dispatch.public import in_place_methods
 from megengine.module import Module, Sequential
 from megengine.tensor import Tensor
@@ -108,13 +109,15 @@ def stand_in(node: Node) -> Tensor:
 
 
 def shape_value(node: Node) -> Tensor | None:
-    """The value of a node that is computed from shapes of others (`x.shape[0] * 2`); None for other nodes."""
+    """The value of a node that is computed from known shapes of others (`x.shape[0] * 2`); None for other nodes."""
     if not node.expr.from_shapes:
         return None
     values: dict[int, Tensor] = {}
     for expr in _shape_arithmetic(node):
         if isinstance(expr, Apply):
             spec = expr.inputs[0].spec
+            if is_open(spec.shape):
+                return None  # values tell the length
             leaves = [Tensor._wrap(np.array(spec.shape, np.int32), device=spec.device)]
         else:
             leaves, _ = result_leaves(run_call(expr, [values[id(n)] for n in expr.inputs]), expr)

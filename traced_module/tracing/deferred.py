@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from megengine.core import hooks
+from megengine.core.sizes import is_open
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Interposer, Op, apply, infer
 from megengine.dispatch.apply import no_interposers
 from megengine.kernels.cuda.placing import placed
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import SHAPE_OF
+from megengine.traced_module.tracing.lengths import provisional
 
 
 class Pending:
@@ -83,21 +85,26 @@ def _thunk(waiting: Pending, index: int) -> Callable[[], np.ndarray]:
 
 
 class Deferring(Interposer):
-    """Ops on tensors without a value give tensors without a value; their specs are known."""
+    """Ops on tensors without a value give tensors without a value; their specs are known.
+
+    A length that values tell is an open one, under a provisional name, where the values are not known; so is a shape.
+    """
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
         """Defer the op unless all its inputs are known."""
         if all(t._value is not None for t in tensors):
             return proceed()
-        specs_or_spec = infer(op, [t.spec for t in tensors], attrs)
+        unknown = any(t._value is None and t._thunk is None for t in tensors)
+        stated = {**attrs, "count": provisional()} if op.counts and unknown else attrs
+        specs_or_spec = infer(op, [t.spec for t in tensors], stated)
         specs = (specs_or_spec,) if isinstance(specs_or_spec, TensorSpec) else specs_or_spec
-        if op.name == SHAPE_OF:  # known from the spec
+        if op.name == SHAPE_OF and not is_open(tensors[0].spec.shape):  # known from the spec
             shape, device = np.array(tensors[0].spec.shape, np.int32), specs[0].device
             return Tensor._deferred(specs[0], lambda: placed(shape, device))
-        if op.counts:  # lengths that values tell
+        if op.counts and not unknown:  # lengths that values tell
             with no_interposers():
                 return apply(op, *[Tensor._of_spec(t._storage(), t.spec) for t in tensors], **attrs)
-        if any(t._value is None and t._thunk is None for t in tensors):
+        if unknown:
             results = tuple(Tensor._deferred(s) for s in specs)
         else:
             waiting = Pending(op, tensors, attrs)

@@ -5,13 +5,14 @@ They are remembered by what they depend on: the function or layer, the arguments
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
 from megengine.core import hooks
 from megengine.core.errors import MegEngineError
 from megengine.core.pytree import TreeDef, unflatten
+from megengine.core.sizes import is_open, names_of
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import interpose
 from megengine.dispatch.apply import active_interposers
@@ -23,6 +24,7 @@ from megengine.traced_module.ir.functions import arguments_key, constant_key
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.tracing.calls import result_leaves, run_call, stand_in, untouched
 from megengine.traced_module.tracing.deferred import Deferring, PendingCall
+from megengine.traced_module.tracing.lengths import counted_in, kept_lengths
 
 Specs = tuple[TensorSpec, ...] | None
 Key = tuple[Any, ...]
@@ -33,8 +35,10 @@ _PLAIN = frozenset((int, float, bool, str, type(None)))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
-def specs_of_call(expr: Call, inputs: Sequence[Node]) -> Specs:
+def specs_of_call(expr: Call, inputs: Sequence[Node], taken: Collection[str] = ()) -> Specs:
     """Specs that a call gives, found by running it on tensors without values; None where values are needed.
+
+    Lengths that it counts keep the names that they have, unless these are `taken`.
 
     Shapes and constants have values. Calls whose result depends on more than specs are always made: those of the
     user's functions and layers, of layers that hold others or have hooks, and those on values that follow from shapes.
@@ -45,10 +49,12 @@ def specs_of_call(expr: Call, inputs: Sequence[Node]) -> Specs:
     if known is None:
         known = (_specs_found(expr, values),)
         _keep(_known, key, known)
-    if known[0] is not None or not any(isinstance(n.expr, Constant) for n in inputs):
-        return known[0]
-    both = zip(inputs, values, strict=True)
-    return _specs_found(expr, [n.expr.value if isinstance(n.expr, Constant) else value for n, value in both])
+    specs = known[0]
+    by_values = specs is None or any(is_open(spec.shape) for spec in specs)
+    if by_values and any(isinstance(n.expr, Constant) for n in inputs):
+        both = zip(inputs, values, strict=True)
+        specs = _specs_found(expr, [n.expr.value if isinstance(n.expr, Constant) else value for n, value in both])
+    return None if specs is None else kept_lengths(expr, specs, inputs, taken)
 
 
 def _specs_found(expr: Call, values: list[Any]) -> Specs:
@@ -111,7 +117,10 @@ def _learned(record: PublicFunction, leaves: list[Any], structure: TreeDef) -> T
         return False
     except Exception:  # the real call raises it
         return None
-    return result.spec if type(result) is Tensor and result._value is None else False
+    follows = type(result) is Tensor and result._value is None
+    if not follows or counted_in([result.spec], names_of([v.spec.shape for v in values if isinstance(v, Tensor)])):
+        return False
+    return result.spec
 
 
 def _function_key(record: PublicFunction, leaves: list[Any], structure: TreeDef) -> Key | None:
