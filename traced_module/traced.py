@@ -17,6 +17,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.editing.attaching import own_history
 from megengine.traced_module.editing.flattening import flattened
 from megengine.traced_module.interpret import OnValue, interpret
+from megengine.traced_module.ir.containers import keys_of_parts, part_count, part_name, part_names
 from megengine.traced_module.ir.copying import Copier, copied, holds
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.filters import NodeFilter
@@ -70,6 +71,50 @@ class TracedModule(GraphOwner):
         if holds(object.__getattribute__(self, "__dict__").get(name)):
             methods.check_deletable(self, name)
         object.__delattr__(self, name)
+
+    def __getitem__(self, index: int | slice | str) -> Any:
+        """A part of a list, tuple or Sequential of modules by its place, or of any module by its name.
+
+        Places may count from the end; a slice gives a list.
+
+        Raises:
+            ArgumentError: a TypeError: parts of this module have no places, or the index is of another kind.
+            IndexOutOfRangeError, StateDictError: there is no such place; no such name (a KeyError).
+        """
+        name = part_name(self, index)
+        return [self._part(one) for one in name] if isinstance(name, list) else self._part(name)
+
+    def _part(self, name: str) -> Any:
+        return object.__getattribute__(self, "__dict__")[name]  # a method may have the name
+
+    def __setitem__(self, index: int | str, value: Any) -> None:
+        """Another part in the place of one: an edit, as `traced.layers.name = value` is. Raises as that does."""
+        name = part_name(self, index)
+        if isinstance(name, list):
+            raise ArgumentError("slices of parts cannot be assigned; assign them one by one")
+        setattr(self, name, value)
+
+    def __delitem__(self, index: int | str) -> None:
+        """Take a part away that no graph reads."""
+        name = part_name(self, index)
+        if isinstance(name, list):
+            raise ArgumentError("slices of parts cannot be deleted; delete them one by one")
+        delattr(self, name)
+
+    def __len__(self) -> int:
+        return part_count(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The parts of a list, tuple or Sequential; the keys of a dict."""
+        keys = keys_of_parts(self)
+        return iter([self._part(name) for name in part_names(self)]) if keys is None else keys
+
+    def __contains__(self, part: object) -> bool:
+        keys = keys_of_parts(self)
+        return any(self._part(name) is part for name in part_names(self)) if keys is None else part in set(keys)
+
+    def __bool__(self) -> bool:
+        return True  # a module is there, however many parts it has
 
     @classmethod
     def from_graph(cls, graph: InternalGraph) -> TracedModule:

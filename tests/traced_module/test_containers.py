@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import megengine.module as M
-from megengine.core.errors import GraphError
+from megengine import load, save
+from megengine.core.errors import GraphError, ShapeError
 from megengine.tensor import tensor
 from megengine.traced_module import trace_module
 from megengine.traced_module.utils import assign_attr
@@ -116,3 +117,89 @@ def test_an_empty_name_is_refused_wherever_it_is_given(part):
     node = traced.graph.inputs[0]
     with traced.graph.insert_exprs(), pytest.raises(GraphError, match="Part has a submodule or tensor called ''"):
         getattr(node, "")
+
+
+class Mixed(M.Module):
+    """Parts in every kind of container; one list has a gap."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = {"b": fc(), "keys": M.ReLU()}
+        self.gap = [fc(), None, Net([fc()])]
+        self.steps = M.Sequential(fc(), M.ReLU(), Net([fc()]))
+        self.named = M.Sequential(OrderedDict(first=fc(), act=M.ReLU()))
+
+    def forward(self, x):
+        x = self.heads["keys"](self.heads["b"](x))
+        return self.named(self.steps(self.gap[2](self.gap[0](x))))
+
+
+X = tensor(np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    return trace_module(Mixed(), X)
+
+
+def test_parts_are_read_as_in_the_module(mixed, tmp_path):
+    save(mixed, tmp_path / "a.mgt")
+    for model in (mixed, mixed.clone(), load(tmp_path / "a.mgt")):
+        assert list(model.heads) == ["b", "keys"]
+        assert ("b" in model.heads, "c" in model.heads, len(model.heads)) == (True, False, 2)
+        assert type(model.heads["keys"]) is M.ReLU
+        assert (
+            [type(part) for part in model.steps[:2]] == [type(part) for part in model.steps][:2] == [M.Linear, M.ReLU]
+        )
+        assert model.steps[-1].origin == model.gap[-1].origin == model.gap[2].origin == "Net"
+        assert (len(model.steps), len(model.gap), len(list(model.gap))) == (3, 3, 2)
+        assert model.named[0] is model.named["first"] is next(iter(model.named))
+        assert model.steps[1] in model.steps
+        assert model["steps"] is model.steps
+        assert model
+
+
+def test_a_part_is_exchanged_by_an_edit(mixed):
+    model = mixed.clone()
+    before = model(X).numpy()
+    model.steps[0] = M.Sequential(M.Linear(3, 5), M.Linear(5, 3))
+    model.heads["b"] = fc()
+    model.graph.lint()
+    assert not np.allclose(model(X).numpy(), before)
+    assert len(model.steps[0]) == 2
+    assert model.graph.undo()
+    assert model.graph.undo()
+    np.testing.assert_array_equal(model(X).numpy(), before)
+    with pytest.raises(ShapeError, match="0 = Linear of Mixed.steps: linear: inp has shape"):
+        model.steps[0] = M.Linear(5, 3)
+    with pytest.raises(GraphError, match="is read by graph 'Mixed_steps'"):
+        del model.steps[0]
+
+
+def test_nodes_of_modules_take_the_same_indices(mixed):
+    model = mixed.clone()
+    graph = model.graph
+    with graph.insert_exprs():
+        own, node = graph.inputs[0], graph.outputs[0]
+        for part in own.steps:
+            node = part(node)
+        node = own.steps[-1](own.heads["b"](own.named[0](node)))
+        assert (len(own.steps), list(own.heads), len(own.steps[1:])) == (3, ["b", "keys"], 2)
+        graph.reset_outputs(node)
+    graph.lint()
+    want = model.steps[-1](model.heads["b"](model.named[0](model.steps[2](model.steps[1](model.steps[0](mixed(X)))))))
+    np.testing.assert_allclose(model(X).numpy(), want.numpy(), rtol=1e-5)
+
+
+def test_wrong_indices_name_the_parts(mixed):
+    for error, text, read in (
+        (IndexError, "there is no part 1; the parts are 0, 2", lambda: mixed.gap[1]),
+        (IndexError, "there is no part -4; the parts are 0, 1, 2", lambda: mixed.steps[-4]),
+        (KeyError, "there is no part 'key'; did you mean 'keys'.*the parts are b, keys", lambda: mixed.heads["key"]),
+        (TypeError, "Mixed is no list, dict or Sequential; .* heads, gap, steps, named", lambda: mixed[0]),
+        (TypeError, "expected a whole number, a slice or a name", lambda: mixed.steps[1.5]),
+        (TypeError, "slices of parts cannot be assigned", lambda: mixed.steps.__setitem__(slice(2), [])),
+        (TypeError, "slices of parts cannot be deleted", lambda: mixed.steps.__delitem__(slice(2))),
+    ):
+        with pytest.raises(error, match=text):
+            read()

@@ -13,6 +13,7 @@ from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
 from megengine.module import Module
 from megengine.tensor import Tensor
+from megengine.traced_module.ir.containers import keys_of_parts, part_count, part_name, part_names
 from megengine.traced_module.ir.expr import Expr, GetAttr
 from megengine.traced_module.ir.fixed import fixed, refuse_setting
 from megengine.traced_module.ir.methods import methods
@@ -289,7 +290,19 @@ class ModuleNode(Node):
         methods.set_attribute(self, name, value)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.__getattr__(str(index))
+        """A part of a list, dict or Sequential of modules; a slice gives a list. Raises as that of `TracedModule`."""
+        name = part_name(self.owner, index) if isinstance(self.owner, GraphOwner) else str(index)
+        return [self.__getattr__(one) for one in name] if isinstance(name, list) else self.__getattr__(name)
+
+    def __len__(self) -> int:
+        return part_count(self.owner)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        keys = keys_of_parts(self.owner) if isinstance(self.owner, GraphOwner) else None
+        return iter([self.__getattr__(name) for name in part_names(self.owner)]) if keys is None else keys
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inserting = self._graph._inserting
