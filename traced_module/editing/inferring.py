@@ -28,17 +28,23 @@ def infer_again(
     `results` are the specs of the graph's outputs before the edit, if it may have exchanged them already.
     """
     todo = [(graph, changed, result_specs(graph) if results is None else results)]
+    failed: dict[Expr, MegEngineError] = {}  # what other calls of a graph give may still repair it
     while todo:  # not by recursion: modules may nest deeper than calls can
         at, exprs, before = todo.pop()
-        entering = infer_in_order(at, exprs)
+        entering = infer_in_order(at, exprs, failed)
         wanted = result_specs(at)
         if before != wanted:
-            calls = (e for e in all_exprs(at.top) if child_graph(e) is at and [n.spec for n in e.outputs] != wanted)
-            todo += [(call.top_graph, [call], result_specs(call.top_graph)) for call in calls]
+            calls: dict[InternalGraph, list[Expr]] = {}
+            for e in all_exprs(at.top):
+                if child_graph(e) is at and [n.spec for n in e.outputs] != wanted:
+                    calls.setdefault(e.top_graph, []).append(e)
+            todo += [(caller, listed, result_specs(caller)) for caller, listed in calls.items()]
         for child in dict.fromkeys(child_graph(expr) for expr in entering):
             before = result_specs(child)
             if _take_entry(child):
                 todo.append((child, list(child.exprs(recursive=False)), before))
+    for expr, error in failed.items():
+        expr.top_graph.journal.postpone(expr, error)
     if entries and graph.top is not graph:
         infer_entries(graph)
 
@@ -73,8 +79,11 @@ def result_specs(graph: InternalGraph) -> list[TensorSpec]:
     return [] if graph.top is graph else [n.spec for n in graph.outputs]
 
 
-def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> list[Expr]:
-    """Bring specs of one graph up to date; returns calls that give graphs other specs than those of their inputs."""
+def infer_in_order(graph: InternalGraph, changed: Sequence[Expr], failed: dict[Expr, MegEngineError]) -> list[Expr]:
+    """Bring specs of one graph up to date; returns calls that give graphs other specs than those of their inputs.
+
+    `failed` takes what is impossible, and gives up what no longer is.
+    """
     entering: list[Expr] = []
     waiting = {e.position: e for e in changed}
     todo = sorted(waiting)  # a heap, first in execution order on top
@@ -86,8 +95,9 @@ def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> list[Expr]:
             if specs is not None and len(specs) != len(expr.outputs):
                 raise ShapeError(f"{expr!r} would make {counted(len(specs), 'value')}; it makes {len(expr.outputs)}")
         except MegEngineError as error:
-            graph.journal.postpone(expr, error)
+            failed[expr] = error
             continue
+        failed.pop(expr, None)
         graph.journal.postponed.pop(expr, None)
         if enters_otherwise(expr):
             entering.append(expr)

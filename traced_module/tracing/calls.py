@@ -25,6 +25,7 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 _ATOMS = frozenset((bool, int, float, str, type(None)))
 _HOLDERS = (Module, Tensor, list, tuple, dict)  # modules first: to ask them for their class runs Python
+_LAYERS = ("megengine.module.", "megengine.quantization.observer", "megengine.quantization.fake_quant")
 builtin_modules: set[type] = set()
 
 
@@ -39,11 +40,11 @@ register_pytree_node(Static, lambda s: ((), s.value), lambda value, _: value)
 
 
 def is_leaf_module(module: Module) -> bool:
-    """True for layers that are recorded as one call: those of this package and registered ones."""
+    """True for layers that are recorded as one call: those of this package, observers too, and registered ones."""
     kind = type(module)
     if kind in builtin_modules:
         return True
-    return kind.__module__.startswith("megengine.module.") and kind not in (Module, Sequential)
+    return kind.__module__.startswith(_LAYERS) and kind not in (Module, Sequential)
 
 
 def run_call(expr: Call, values: Sequence[Any]) -> Any:

@@ -1,0 +1,78 @@
+"""Edits of what several calls share, and observers put in by hand."""
+
+import numpy as np
+import pytest
+
+import megengine as mge
+import megengine.functional as F
+import megengine.module as M
+from megengine.core.errors import ShapeError
+from megengine.quantization import FakeQuantize, MinMaxObserver
+from megengine.traced_module import trace_module
+
+RNG = np.random.default_rng(2)
+X, Y = (mge.tensor(RNG.standard_normal((2, 4)).astype(np.float32)) for _ in range(2))
+
+
+class Tower(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = M.Linear(4, 6), M.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(F.relu(self.body(x)))
+
+
+class Pair(M.Module):
+    """Two pictures through one network, once from a submodule that holds it too."""
+
+    def __init__(self):
+        super().__init__()
+        self.tower = Tower()
+        self.second = M.Sequential(self.tower)
+
+    def forward(self, a, b):
+        return F.abs(self.tower(a) - self.tower(b)) + self.second(b)
+
+
+def test_a_shared_head_gets_another_width_at_every_call():
+    pair = Pair()
+    traced = trace_module(pair, X, Y)
+    before = traced(X, Y).numpy()
+    head = M.Linear(6, 5)
+    traced.tower.head = head
+    traced.graph.lint()
+    assert traced.graph.outputs[0].shape == (2, 5)
+    pair.tower.head = head
+    np.testing.assert_array_equal(traced(X, Y).numpy(), pair(X, Y).numpy())
+    assert traced.graph.undo()
+    traced.graph.lint()
+    np.testing.assert_array_equal(traced(X, Y).numpy(), before)
+
+
+def test_a_shared_head_that_fits_no_call_is_refused():
+    traced = trace_module(Pair(), X, Y)
+    text = repr(traced)
+    with pytest.raises(ShapeError, match="head = Linear of Pair.tower"):
+        traced.tower.head = M.Linear(5, 5)
+    traced.graph.lint()
+    assert repr(traced) == text
+
+
+def test_observers_and_fake_quantizers_are_layers(tmp_path):
+    traced = trace_module(Tower(), X)
+    graph, seen = traced.graph, MinMaxObserver()
+    seen(X)
+    with graph.insert_exprs():
+        own, node = graph.inputs[0], graph.node("relu_out")
+        own.observer, own.fake = MinMaxObserver(), FakeQuantize("qint8")
+        graph.replace_node({node: own.fake(own.observer(node), seen.get_qparams())})
+    graph.lint()
+    wanted = np.maximum(traced.body(X).numpy(), 0)
+    got = traced(X).numpy()
+    assert traced.observer.max_val.item() == wanted.max()
+    mge.save(traced, tmp_path / "a.mgt")
+    read = mge.load(tmp_path / "a.mgt")
+    read.graph.lint()
+    for model in (traced.clone(), read):
+        np.testing.assert_array_equal(model(X).numpy(), got)
