@@ -120,8 +120,8 @@ def _reads(holder: Module, name: str) -> list[Node]:
     """Nodes of all graphs that read an attribute. Raises GraphError if some read what is inside of it by its path."""
     reads = []
     for graph in _graphs_of_modules():
-        for expr in graph.exprs(recursive=False):
-            places = list(places_read(expr)) if isinstance(expr, GetAttr) else []
+        for expr in [e for e in graph.exprs(recursive=False) if isinstance(e, GetAttr)]:  # few of many
+            places = list(places_read(expr))
             if not any(at is holder and part == name for at, part in places):
                 continue
             at, part = places[-1]

@@ -7,9 +7,9 @@ the call is inferred again it keeps its names, so specs follow from the call and
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from megengine.core.sizes import is_open, names_of, renamed
+from megengine.core.sizes import OpenSize, is_open, names_of, renamed
 from megengine.core.spec import TensorSpec
 from megengine.traced_module.ir.expr import Call
 from megengine.traced_module.ir.graph import InternalGraph
@@ -70,9 +70,10 @@ def _kept(have: TensorSpec | None, spec: TensorSpec, new: set[str], other: Colle
     return TensorSpec(tuple(map(known, have.shape, spec.shape)), spec.dtype, spec.device)
 
 
-def open_names(nodes: Sequence[Node]) -> set[str]:
+def open_names(nodes: Iterable[Node]) -> set[str]:
     """Names of the lengths of values that are not fixed."""
-    return names_of([n.spec.shape for n in nodes if isinstance(n, TensorNode) and is_open(n.spec.shape)])
+    shapes = [node.spec.shape for node in nodes if isinstance(node, TensorNode)]
+    return names_of([shape for shape in shapes if OpenSize in map(type, shape)])
 
 
 def _wanted(expr: Call) -> str:
@@ -81,8 +82,9 @@ def _wanted(expr: Call) -> str:
 
 def _free(graph: InternalGraph, wanted: str, new: Sequence[str]) -> dict[str, str]:
     """A name for each new length that no value of the model has: the wanted one, with a number where it is taken."""
-    taken = {name for expr in all_exprs(graph.top) for name in open_names(expr.outputs)}
-    taken |= open_names(graph.nodes(recursive=False))  # a graph that is being made belongs to no model
+    taken = open_names(node for expr in all_exprs(graph.top) for node in expr.outputs)
+    if graph is not graph.top:
+        taken |= open_names(graph.nodes(recursive=False))  # one that is being made belongs to no model
     names: dict[str, str] = {}
     for old in new:
         name, number = wanted, 1
