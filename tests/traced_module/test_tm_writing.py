@@ -304,3 +304,34 @@ def test_other_containers_are_refused(tmp_path, monkeypatch):
     with pytest.raises(GraphError, match=r"a Box is among arguments or results; .* tuples, lists and dicts .*\.mgt"):
         mge.save(module, tmp_path / "net.tm")
     assert not list(tmp_path.iterdir())
+
+
+class Watched(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.capped = M.Sequential(M.Linear(4, 4), M.ReLU()), M.Sequential(M.ReLU6())
+
+    def forward(self, x):
+        return self.capped(self.inner(x)) * 2
+
+
+def test_watch_and_end_points_are_kept_at_every_level(tmp_path):
+    x = mge.tensor(np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32))
+    traced = trace_module(Watched(), x)
+    paths = ["inner._0_out", "capped._0_out", "mul_out"]
+    traced.set_watch_points(paths)
+    traced.set_end_points(paths[:2])
+    traced.inner.set_watch_points("_1_out")
+    mge.save(traced, tmp_path / "a.tm")
+    read = mge.load(tmp_path / "a.tm")
+    assert [n.name for n in read.watch_points] == [n.name for n in traced.watch_points]
+    assert read.end_points == [read.graph.node(path) for path in paths[:2]]
+    assert read.inner.watch_points == [read.inner.graph.node("_1_out")]
+    for got, want in zip(read(x), traced(x), strict=True):
+        np.testing.assert_array_equal(got.numpy(), want.numpy())
+    gone = traced.graph.outputs[0]
+    with traced.graph.insert_exprs():
+        traced.graph.replace_node({gone: gone.expr.inputs[0] + 1})
+    traced.graph.compile()
+    with pytest.raises(GraphError, match="watch_points hold 'mul_out', which is not a node of the module any more"):
+        mge.save(traced, tmp_path / "b.tm")

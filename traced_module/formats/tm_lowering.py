@@ -35,11 +35,20 @@ def for_megengine(traced: TracedModule) -> TracedModule:
     if not any(_change_of(e) for g in graphs_of(traced) for e in g.exprs(recursive=False)):
         return traced
     copy = traced.clone()
+    pairs = list(zip(graphs_of(traced), graphs_of(copy), strict=True))
+    names = {id(n): (other, n.name) for graph, other in pairs for n in graph.nodes(recursive=False)}
     for graph in graphs_of(copy):
         for expr in graph.exprs(recursive=False):
             change = _change_of(expr)
             if change is not None:
                 change(graph, expr)
+    for graph, other in pairs:  # of a point that went the former node stays, which the writer refuses
+        for points in ("watch_points", "end_points"):
+            old = getattr(graph.owner, points)
+            new = [at.names.get(name) for at, name in (names.get(id(n), (other, "")) for n in old)]
+            setattr(
+                other.owner, points, [n or was for n, was in zip(new, old, strict=True)]
+            )  # the writer refuses these
     _drop_layers(copy)
     return copy
 

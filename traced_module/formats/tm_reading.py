@@ -38,12 +38,12 @@ from megengine.traced_module.formats.checks import (
     tensor_nodes,
 )
 from megengine.traced_module.formats.module_writing import texts
-from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, METADATA, ORIGINS
+from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, METADATA, ORIGINS, POINTS
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.functions import Arguments, function_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
-from megengine.traced_module.ir.node import Node
+from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import link, share_history
 from megengine.traced_module.ir.provenance import from_plain
 from megengine.traced_module.traced import TracedModule
@@ -103,6 +103,7 @@ class _Reader:
     def __init__(self, allow: Sequence[type]) -> None:
         self.build = builder_of(allow)
         self.made: dict[int, Any] = {}
+        self.nodes: dict[int, Node] = {}  # by their records
         self.graphs: list[InternalGraph] = []
         self.spent = 0
         self.renewed: list[Expr] = []  # calls that loaders changed
@@ -166,7 +167,18 @@ class _Reader:
             )
             graph.out_def = self.structure(state["argdef_outdef_map"][key], of_results=True)[0]
             module._add_graph(graph)
+        first = next(iter(state.get("argdef_graph_map", {}).values()), None)
+        points = state if first is None else _state(first).get(POINTS, state)
+        module.watch_points, module.end_points = (self.points(points, key) for key in ("watch_points", "end_points"))
         return module
+
+    def points(self, state: Any, key: str) -> list[TensorNode]:
+        """Nodes of a module, or of those below it, that are watched or at which a run ends."""
+        listed = state.get(key, []) if isinstance(state, dict) else None
+        nodes = [self.nodes.get(id(record)) for record in listed] if isinstance(listed, list) else [None]
+        if not all(isinstance(node, TensorNode) for node in nodes):
+            raise FileFormatError(f"{key} hold what is no tensor node of the module")
+        return [node for node in nodes if isinstance(node, TensorNode)]
 
     def value(self, value: Any, what: str) -> Any:
         """A submodule, a layer, a tensor or a plain constant."""
@@ -220,6 +232,7 @@ class _Reader:
         for expr in state["_exprs"]:
             self.expr(graph, expr, nodes)
         graph._inputs = tuple(nodes[id(n)] for n in state["_inputs"])
+        self.nodes |= nodes
         graph._outputs = tensor_nodes([nodes[id(n)] for n in state["_outputs"]], graph)
         self.origins(graph, state.get(ORIGINS, {}))
         self.metadata(graph, state.get(METADATA, {}))

@@ -16,6 +16,9 @@ from megengine.traced_module.ir.functions import Arguments, signature_of
 LONGEST_NAME = 1000  # of nodes, layers and functions in a file
 ORIGINS = "_provenance"  # of a graph: id of an expression -> its provenance; MegEngine ignores it
 METADATA = "_metadata"  # of a graph: its texts about the model; MegEngine ignores them
+POINTS = (
+    "_points"  # of a module's first graph: its watch and end points; MegEngine runs no module that it read with them
+)
 
 # containers among the arguments and results of calls
 CONTAINERS: dict[str, type] = {f"{k.__module__}.{k.__name__}": k for k in (tuple, list, dict, slice, OrderedDict)}

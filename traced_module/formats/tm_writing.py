@@ -29,7 +29,15 @@ from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.formats.tm_lowering import FUNCTIONS, for_megengine, results_without_tensor
 from megengine.traced_module.formats.tm_order import in_file_order
 from megengine.traced_module.formats.tm_tensors import METHOD, makes_tensor, with_class
-from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, LONGEST_NAME, METADATA, OPS, ORIGINS
+from megengine.traced_module.formats.tm_versions import (
+    BOOKKEEPING,
+    CONTAINERS,
+    LONGEST_NAME,
+    METADATA,
+    OPS,
+    ORIGINS,
+    POINTS,
+)
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.ir.functions import Arguments, argspec_of
 from megengine.traced_module.ir.graph import InternalGraph
@@ -158,6 +166,7 @@ class _Description:
         self.modules: dict[int, Stub] = {}
         self.kept: list[Any] = []
         self.unknown: list[str] = []
+        self.nodes: dict[int, Stub] = {}
         self.plain: dict[str, None] = {}  # named tuples that are written as tuples
 
     # ------------------------------------------------------------ modules
@@ -203,11 +212,24 @@ class _Description:
             "argspec": _argspec(module.forward_signature),
             **{name: self.child(value, name) for name, value in children.items()},
         }
+        points = {key: self.points(key, getattr(module, key)) for key in ("watch_points", "end_points")}
+        if any(points.values()):  # MegEngine runs no module that was loaded with points of its own
+            next(iter(graphs.values())).state[POINTS] = points
         if is_top:
             registered = ("register_type", "register_container_type", "register_mdule", "register_function")
             stub.state["dump_info"] = {"version": VERSION, **{name: [] for name in registered}}
         self.built.append(stub)  # after its submodules: MegEngine reads them while it restores the state
         return stub
+
+    def points(self, what: str, points: list[TensorNode]) -> list[Stub]:
+        """Nodes of the module and of those below it, which are written by now."""
+        for node in points:
+            if id(node) not in self.nodes:
+                raise GraphError(
+                    f".tm: {what} hold {node.name!r}, which is not a node of the module any more; take others, or "
+                    "clear_watch_points() or clear_end_points()"
+                )
+        return [self.nodes[id(node)] for node in points]
 
     def child(self, value: Any, name: str) -> Any:
         if isinstance(value, Tensor):
@@ -232,7 +254,7 @@ class _Description:
         check_former_inputs(graph)
         stub = Stub(f"{_HOME}.traced_module.InternalGraph")
         self.objects.append(stub)
-        nodes: dict[int, Stub] = {}
+        nodes = self.nodes
         exprs: dict[int, Stub] = {}
         for expr in graph.exprs(recursive=False):
             exprs[id(expr)] = self.empty(f"{_HOME}.expr.{_kind(expr)}")
