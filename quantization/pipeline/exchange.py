@@ -1,11 +1,12 @@
 """exchange: the QDQ graph in the form that other runtimes compute in integers.
 
-They round where our integer kernels do not: both operands of a residual sum, the gate of an activation, the number that
-integers are multiplied with. What stands there is marked, and `fold` drops it: a file read again gives the same integer
-network.
+They round where our integer kernels do not: both operands of a residual sum, and some also the gate of an activation,
+the number that integers are multiplied with. What stands there is marked, and `fold` drops it: a file read again gives
+the same integer network. Values that only move are not rounded again, which is a step of its own in OpenVINO; reading
+puts their integers in place (`settle`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -15,7 +16,10 @@ from megengine.plan.norms import name_norms
 from megengine.quantization.pipeline.fold import INSIDE
 from megengine.quantization.pipeline.match import over_picture, stored
 from megengine.quantization.pipeline.materialize import round_edge
+from megengine.quantization.pipeline.profiles import ROUNDED
+from megengine.quantization.pipeline.settle import moves
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
@@ -28,17 +32,41 @@ _X = call("dequantize", any_())
 _NUMBER = const().where(lambda node: node.spec.size == 1)
 
 
-def exchange(graph: InternalGraph, branches: Mapping[str, QuantizedDType]) -> InternalGraph:
-    """A copy of a QDQ graph with pairs behind the branches of residual sums (by node name), the gates of SiLU and means
-    of pictures, and with normalisations as one op.
+def exchange(
+    graph: InternalGraph, branches: Mapping[str, QuantizedDType], rounded: Collection[str] = ROUNDED
+) -> InternalGraph:
+    """A copy of a QDQ graph with pairs behind the branches of residual sums (by node name) and what else is `rounded`
+    (names of `ROUNDED`), without pairs behind values that only move, and with normalisations as one op.
     """
     g = graph.clone()
     for name, dtype in branches.items():
         round_edge(g, g.node(name), dtype, **{INSIDE: "the branch of a residual sum"})
-    rewrite(g, _RULES)
+    rewrite(g, [rule for name, rule in _RULES.items() if name in rounded])
+    _move_unrounded(g)
     name_norms(g, exact=True)
     remove_dead(g)
     return g
+
+
+def _move_unrounded(g: InternalGraph) -> None:
+    """Leave out pairs that change nothing, behind ops that move the values of a pair.
+
+    ONNX Runtime puts them there again where a kernel wants them, but behind a concatenation, which keeps its pair.
+    """
+    held: dict[int, QuantizedDType] = {}  # what nodes hold, if their values are those of integers of one scale
+    for expr in g.exprs():
+        if not isinstance(expr, Apply):
+            continue
+        if expr.record.dequantizes:
+            source = expr.inputs[0]
+            made = source.expr
+            pair = isinstance(made, Apply) and made.record.quantizes and INSIDE not in expr.meta
+            if pair and held.get(id(made.inputs[0])) == source.dtype:
+                replace_all_uses(g, expr.output, made.inputs[0])
+            elif pair:
+                held[id(expr.output)] = source.dtype
+        elif moves(expr) and (dtype := held.get(id(expr.inputs[0]))) is not None:
+            held[id(expr.output)] = dtype
 
 
 def _rounded_to(node: Node) -> list[QuantizedDType]:
@@ -102,8 +130,9 @@ def _farthest(source: QuantizedDType, gate: QuantizedDType, target: QuantizedDTy
     return int(np.abs(np.asarray(exact, np.int32) - rounded).max())
 
 
-_RULES = (
-    Rule("exchange", call("mean", _X, keepdims=False), _pooled, shared=True),
-    Rule("exchange", call("mul", _X, _NUMBER) | call("add", _X, _NUMBER), _with_integer, shared=True),
-    Rule("exchange", call("silu", _X), _gated, shared=True),
-)
+_RULES = {
+    "mean": Rule("exchange", call("mean", _X, keepdims=False), _pooled, shared=True),
+    "number": Rule("exchange", call("mul", _X, _NUMBER) | call("add", _X, _NUMBER), _with_integer, shared=True),
+    "gate": Rule("exchange", call("silu", _X), _gated, shared=True),
+}
+assert tuple(_RULES) == ROUNDED, "profiles name the rules"

@@ -43,4 +43,5 @@ def integer_network(model: TracedModule | InternalGraph) -> TracedModule:
             f"integer_network: network {graph.name!r} has no quantize / dequantize pairs around its layers; "
             "quantize it with quantize_model"
         )
-    return TracedModule.from_graph(integerize(fold(settle(graph))))
+    folded = fold(graph)  # first: what stands in it for other runtimes only is no place to settle at
+    return TracedModule.from_graph(integerize(fold(settle(folded))))

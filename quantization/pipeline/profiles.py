@@ -6,6 +6,11 @@ from megengine.core.dtype import QuantizedDType, qint8, quint8  # noqa: F401  (q
 from megengine.core.errors import OptionError, nearest
 from megengine.quantization.ranges import scheme
 
+ROUNDED = ("mean", "number", "gate")
+"""What a QDQ file may have rounded inside an integer op: a mean before its axes go, a number beside integers, the gate
+of SiLU.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -20,6 +25,7 @@ class Profile:
         quantize_outputs: outputs of the network are integers too.
         keeps_known: ops of a known range (softmax, sigmoid) have it, also where the data spans a small part of it.
         shares: ops whose result takes the scale of their operand, beside those that move integers.
+        rounded: what is rounded inside integer ops in QDQ files of it, names of `ROUNDED`; branches of sums always are.
         source: where the target says so.
 
     The schemes are names of `megengine.quantization.ranges.scales.SCHEMES`.
@@ -33,6 +39,7 @@ class Profile:
     quantize_outputs: bool = False
     keeps_known: bool = False
     shares: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ROUNDED
     source: str = ""
 
     def fixed(self, dtype: QuantizedDType) -> QuantizedDType | None:
@@ -53,6 +60,13 @@ PROFILES = {
     for p in (
         Profile("x86", source="VPDPBUSD (AVX512-VNNI) multiplies u8 with s8: docs/integer-arithmetic.md"),
         Profile("x86-symmetric", signed="s8", source="as x86, without zero points"),
+        Profile(
+            "openvino",
+            signed="s8",
+            rounded=(),
+            source="OpenVINO's CPU plugin: products of two computed values and norms are computed in float where there "
+            "are zero points; elementwise ops between two roundings are one kernel in float",
+        ),
         Profile(
             "arm-dotprod",
             non_negative="s8_asymmetric",

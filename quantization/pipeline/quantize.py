@@ -69,7 +69,7 @@ class QuantizedModel:
             self.float_graph, self.config.changed(profile=replace(self.config.target, residual="quantized"))
         )
         branches = {n: edge_dtype(n, every, self.stats) for n in self.annotation.inside if n in every.edges}
-        return exchange(self.qdq_graph, branches)
+        return exchange(self.qdq_graph, branches, self.config.target.rounded)
 
     def __call__(self, *inputs: Any) -> Any:
         return self.traced()(*inputs)

@@ -17,7 +17,7 @@ from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
 from megengine.traced_module.patterns import any_, call
 
 
-def _moves(expr: Any) -> bool:
+def moves(expr: Any) -> bool:
     """True for an op whose result holds nothing but elements of its first input, of integers too."""
     if not isinstance(expr, Apply) or len(expr.outputs) != 1 or not expr.record.moves:
         return False
@@ -26,7 +26,7 @@ def _moves(expr: Any) -> bool:
 
 _STORED = any_()
 _REAL = call("dequantize", _STORED)
-_MOVED = any_().where(lambda node: _moves(node.expr) and (one := node.expr.inputs[0].expr) and _dequantizes(one))
+_MOVED = any_().where(lambda node: moves(node.expr) and (one := node.expr.inputs[0].expr) and _dequantizes(one))
 
 
 def _dequantizes(expr: Any) -> bool:
@@ -89,14 +89,18 @@ _ROUNDED = call("quantize", any_())
 
 def _quantize_before(m: Found) -> TensorNode | None:
     """What is quantized behind moves, quantized before them: there a layer may end."""
-    x, moves = m.root.expr.inputs[0], []
-    while _moves(x.expr) and len(x.users) == 1 and x.spec.size == x.expr.inputs[0].spec.size:
-        moves.append(x.expr)
+    x, between = m.root.expr.inputs[0], []
+    while moves(x.expr) and len(x.users) == 1 and x.spec.size == x.expr.inputs[0].spec.size:
+        between.append(x.expr)
         x = x.expr.inputs[0]
-    if not moves or _dequantizes(x.expr) or any(n is out for out in m.graph.outputs for n in (e.output for e in moves)):
+    if (
+        not between
+        or _dequantizes(x.expr)
+        or any(n is out for out in m.graph.outputs for n in (e.output for e in between))
+    ):
         return None
     y = m.apply("quantize", x, attrs=dict(m.root.expr.attrs), name=f"{m.root.name}_rounded")
-    for move in reversed(moves):
+    for move in reversed(between):
         y = m.apply(move.op, y, *move.inputs[1:], attrs=dict(move.attrs), name=m.root.name)
     return y
 

@@ -10,10 +10,8 @@ import pytest
 
 from megengine.convert import onnx as mge_onnx
 from megengine.convert.onnx.exporter import to_model
-from megengine.quantization import QuantConfig, quantize_model
+from megengine.quantization import QuantConfig, integer_network, quantize_model
 from megengine.quantization.checks.verify import specification, verify
-from megengine.quantization.pipeline.fold import fold
-from megengine.quantization.pipeline.integerize import integerize
 from megengine.traced_module.ir.expr import Apply, Constant
 from tests.helpers.onnx_runtime import session_of
 
@@ -75,7 +73,7 @@ def integers_of(graph):
 def test_a_qdq_file_read_again_gives_the_same_integer_network(quantized, tmp_path):
     _, model = quantized
     mge_onnx.export_qdq(model, tmp_path / "qdq.onnx")
-    again = integerize(fold(mge_onnx.load_graph(tmp_path / "qdq.onnx")))
+    again = integer_network(mge_onnx.load_graph(tmp_path / "qdq.onnx")).graph
     assert list(integers_of(again)) == list(integers_of(model.integer_graph))
 
 

@@ -5,10 +5,11 @@ import pytest
 
 from megengine.convert import onnx
 from megengine.core.dtype import quint8
-from megengine.quantization import quantize_model
+from megengine.quantization import QuantConfig, quantize_model
 from megengine.quantization.pipeline.exchange import exchange
 from megengine.quantization.pipeline.fold import INSIDE, fold
 from megengine.quantization.pipeline.integerize import integerize
+from megengine.quantization.pipeline.settle import settle
 from megengine.traced_module.ir.expr import Apply
 from tests.helpers.quant_nets import Builder, gated_net, residual_net
 
@@ -22,9 +23,9 @@ def ops(graph):
     return [e.op for e in graph.exprs() if isinstance(e, Apply)]
 
 
-def quantized(net):
+def quantized(net, **settings):
     b, graph = net
-    return quantize_model(graph, b.data())
+    return quantize_model(graph, b.data(), QuantConfig(**settings))
 
 
 def test_the_branch_of_a_residual_sum_and_the_mean_are_rounded():
@@ -38,8 +39,40 @@ def test_the_branch_of_a_residual_sum_and_the_mean_are_rounded():
 @pytest.mark.parametrize("net", [residual_net, gated_net])
 def test_reading_takes_back_what_is_for_other_runtimes(net):
     model = quantized(net())
-    again = integerize(fold(model.exchange_graph()))
+    again = integerize(fold(settle(fold(model.exchange_graph()))))
     assert ops(again) == ops(model.integer_graph)
+
+
+def shuffled_net():
+    """Channels of a picture and of its copy, shuffled in front of a layer, and rows of it."""
+    b = Builder()
+    n, c, h, w = b.x.shape
+    y = b.conv(b.conv(b.x, c, label="first"), c, label="second")
+    y = b.op("reshape", b.op("concat", y, y, axis=1, label="joined"), shape=(n, 2, c, h, w))
+    y = b.op("reshape", b.op("transpose", y, perm=(0, 2, 1, 3, 4), label="shuffled"), shape=(n, 2 * c, h, w))
+    y = b.conv(y, 4, label="last")
+    return b, b.done(y)
+
+
+@pytest.mark.parametrize("profile", ["x86", "openvino"])
+def test_what_moves_is_not_rounded_again_but_behind_a_concatenation(profile):
+    model = quantized(shuffled_net(), profile=profile)
+
+    def rounded(graph):
+        return [q.inputs[0].expr.callee[1] for q in graph.exprs() if isinstance(q, Apply) and q.op == "quantize"]
+
+    moved = ("reshape", "transpose", "reshape")
+    before, after = rounded(model.qdq_graph), rounded(model.exchange_graph())
+    assert [op for op in before if op in moved] == list(moved)
+    assert "concat" in after and not set(after) & set(moved)
+    assert ops(integerize(fold(settle(fold(model.exchange_graph()))))) == ops(model.integer_graph)
+
+
+def test_a_profile_says_what_is_rounded_inside():
+    every, few = (
+        marked(quantized(gated_net(), profile=name).exchange_graph()) for name in ("x86-symmetric", "openvino")
+    )
+    assert set(few) < set(every)
 
 
 def silu_net(target):

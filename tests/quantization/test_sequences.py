@@ -10,11 +10,9 @@ from megengine.kernels import isa
 from megengine.kernels.reference import functions, integer
 from megengine.ops.recurrent import DIRECTIONS, recurrent_attrs
 from megengine.plan import compile as compile_plan
-from megengine.quantization import QuantConfig, quantize_model, verify
+from megengine.quantization import QuantConfig, integer_network, quantize_model, verify
 from megengine.quantization.checks.verify import specification
-from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.graph_qat import prepare_qat
-from megengine.quantization.pipeline.integerize import integerize
 from megengine.tensor import Tensor
 from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Apply
@@ -170,7 +168,7 @@ def test_qdq_files_hold_the_float_layer_with_integer_weights_and_are_read_as_int
     model = quantized(net)
     onnx.export_qdq(model, tmp_path / "qdq.onnx")
     file = session_of(to_model(model.exchange_graph()))
-    again = integerize(fold(onnx.load_graph(tmp_path / "qdq.onnx")))
+    again = integer_network(onnx.load_graph(tmp_path / "qdq.onnx")).graph
     assert ops(again).count("qrecurrent") == 1
     for x in net[0].data(2, seed=5):
         wanted = run(model.integer_graph, x)[0]

@@ -7,7 +7,7 @@ import numpy as np
 from megengine.convert.onnx.writing import Writer, attribute, older_writer, quantized, storage, storage_in_onnx, writer
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.sizes import is_open
-from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.node import TensorNode
 
 _LARGEST_STEPS = 2**31
@@ -62,7 +62,7 @@ def linear_of(expr: Apply) -> tuple[Apply, TensorNode] | None:
 
 def bias_name(w: Writer, layer: Apply, bias: TensorNode) -> str:
     """The value of a layer's bias: int32 and their scale, where the layer reads integers and they give these floats."""
-    made = [n.expr for n in layer.inputs[:2]]
+    made = [_source(layer.inputs[0]), layer.inputs[1].expr]
     sources = [quantized(e.inputs[0]) for e in made if isinstance(e, Apply) and e.op == "dequantize"]
     data, weight = sources if len(sources) == 2 else (None, None)
     if data is None or weight is None or not isinstance(bias.expr, Constant) or len(bias.users) > 1:
@@ -76,6 +76,13 @@ def bias_name(w: Writer, layer: Apply, bias: TensorNode) -> str:
         return w.value(bias)
     integers = [w.constant(steps, f"{bias.name}_q", np.int32), w.constant(scale, f"{bias.name}_scale")]
     return w.add("DequantizeLinear", integers, [bias.name], **({"axis": 0} if scale.ndim else {}))
+
+
+def _source(node: TensorNode) -> Expr:
+    """What makes the values of a node, in front of ops that only move them."""
+    while isinstance(node.expr, Apply) and node.expr.record.moves and node.expr.record.rule.moves:
+        node = node.expr.inputs[0]
+    return node.expr
 
 
 @writer("add")
