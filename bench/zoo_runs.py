@@ -76,8 +76,12 @@ class Job:
     def model(self) -> Any:
         from megengine.convert import onnx
 
-        shapes = {name: shape for name, (shape, _) in self.shapes.items() if name not in self.network.values}
-        return onnx.load(self.file, input_shapes=shapes, input_values=self.network.values or None)
+        return onnx.load(self.file, input_shapes=self.fixed, input_values=self.network.values or None)
+
+    @property
+    def fixed(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the inputs that our plans have."""
+        return {name: shape for name, (shape, _) in self.shapes.items() if name not in self.network.values}
 
     def ours(self, seed: int = 0) -> tuple[np.ndarray, ...]:
         """Inputs for our plans, which have no fixed ones."""
