@@ -71,7 +71,7 @@ class Evaluated:
         one = self.score
         ratio = "equal results" if one.sqnr == float("inf") else f"SQNR {one.sqnr:.1f} dB"
         top = f", top-1 {_percent(one.top1)} against {_percent(first.score.top1)}" if self.labelled else ""
-        ratio += f" of the first of {self.results} results" if self.results > 1 else ""
+        ratio += f" of the first of {counted(self.results, 'result')}" if self.results > 1 else ""
         same = f"the same first class for {_percent(one.agreement)} of" if self.classes else "on"
         return (
             f"{self.name} against {first.name}: {ratio}, {same} {counted(one.count, 'sample')}{top}, "

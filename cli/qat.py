@@ -173,11 +173,7 @@ def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str,
     record = records.record_of(digests=digests, counts=counts, samples=index)
     record["recipe"].pop("resume", None)  # how often it was interrupted makes no difference
     plan = TrainingPlan(**settings)
-    if network.batch_size is not None and network.batch_size < plan.batch:
-        times = plan.batch // network.batch_size
-        at_once = counted(network.batch_size, "sample")
-        out.say(f"warning: the network takes {at_once} at once, so a step of {plan.batch} takes {times} calls; a "
-                "network with an open batch trains faster", "yellow")  # fmt: skip
+    _warn_of_calls(network.batch_size, plan.batch, out)
     training = Training(network, plan, loss=goal.loss, score=goal.score)
     about, told = _begin(training, kept, taught[0], digests, resume=resume)
     if not told:
@@ -209,6 +205,13 @@ def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str,
         "held_out_before": told["start"],
         "score": goal.what,
     }
+
+
+def _warn_of_calls(at_once: int | None, batch: int, out: Output) -> None:
+    """Say it where a step is of several calls, since the network takes fewer samples at once."""
+    if at_once is not None and at_once < batch:
+        out.say(f"warning: the network takes {counted(at_once, 'sample')} at once, so a step of {batch} takes "
+                f"{batch // at_once} calls; a network with an open batch trains faster", "yellow")  # fmt: skip
 
 
 def _batches(inputs: list[np.ndarray], size: int) -> list[Batch]:

@@ -61,7 +61,8 @@ def _run(record: dict[str, Any], moved: dict[str, Any], output: Path, *, overwri
     assert command is not None
     why = {"workers": "which runs in one process", "labels": "which takes no labels"}
     for key in moved.keys() - recipes.settable(command).keys():
-        raise OptionError(f"--{key}: {name} made this model, {why.get(key, 'which has no such option')}; leave it out")
+        reason = why.get(key, "which has no such option")
+        raise OptionError(f"{key}: {name} made this model, {reason}; leave that option out")
     values = recipes.defaults(command, {**record["recipe"], **moved}, "the record")
     words = ["-o", str(output), *(["--overwrite"] if overwrite else [])]
     with redirect_stdout(sys.stderr) if quiet else nullcontext():

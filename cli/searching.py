@@ -117,11 +117,8 @@ def search(
     require_float(source.graph)
     check_weights(source)
     source_data = data_of(data, preprocess, samples, source, out)
-    chosen = Samples(source_data.reader, held_out, JUDGING)
-    check_varies(source.graph, chosen.reader, data)
-    with out.progress("read", source_data.reader.count) as bar:
-        chosen.progress = bar.show
-        tell_suspicious(out, chosen.warnings())
+    check_varies(source.graph, source_data.reader, data)
+    chosen = _chosen(source_data, held_out, out)
     _store_record(source, source_data, chosen)
     if goes_on:
         out.say(f"going on from {state}")
@@ -192,6 +189,15 @@ def _write(
         made = Made(model, source.graph, native.load(files.output).graph, *held, _PARETO, rows, rules, drawn)
         with replacing(files.report) as file:
             file.write(made_page(made, data, title).encode())
+
+
+def _chosen(source_data: Data, held_out: int, out: Output) -> Samples:
+    """The samples that calibrate and those that judge; warnings about them are printed."""
+    chosen = Samples(source_data.reader, held_out, JUDGING)
+    with out.progress("read", source_data.reader.count) as bar:
+        chosen.progress = bar.show
+        tell_suspicious(out, chosen.warnings())
+    return chosen
 
 
 def _store_record(source: TracedModule, data: Data, samples: Samples) -> None:

@@ -91,7 +91,7 @@ def _step_of_call(problem: Problem, shape: tuple[int, ...], strides: tuple[tuple
 
 def _few_elements(problem: Problem) -> str | None:
     least = _WORTH.get(problem.op, 0)
-    return f"fewer than {least} elements" if problem.outputs[0].size < least else None
+    return f"fewer than {counted(least, 'element')}" if problem.outputs[0].size < least else None
 
 
 def _call(problem: Problem, *arrays: np.ndarray) -> np.ndarray:

@@ -131,7 +131,7 @@ def _farthest(source: QuantizedDType, gate: QuantizedDType, target: QuantizedDTy
 
 
 _RULES = {
-    "mean": Rule("exchange", call("mean", _X, keepdims=False), _pooled, shared=True),
+    "average": Rule("exchange", call("mean", _X, keepdims=False), _pooled, shared=True),
     "number": Rule("exchange", call("mul", _X, _NUMBER) | call("add", _X, _NUMBER), _with_integer, shared=True),
     "gate": Rule("exchange", call("silu", _X), _gated, shared=True),
 }

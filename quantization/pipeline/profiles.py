@@ -6,7 +6,7 @@ from megengine.core.dtype import QuantizedDType, qint8, quint8  # noqa: F401  (q
 from megengine.core.errors import OptionError, nearest
 from megengine.quantization.ranges import scheme
 
-ROUNDED = ("mean", "number", "gate")
+ROUNDED = ("average", "number", "gate")
 """What a QDQ file may have rounded inside an integer op: a mean before its axes go, a number beside integers, the gate
 of SiLU.
 """

@@ -68,7 +68,7 @@ def test_labels_that_are_another_samples_are_refused(folder):
     said = call("replay", "q.mgt", "-o", "again.mgt", "--data", "y.npy", code=1)
     assert "the samples are the same, and what they are labelled with is not" in said
     call("ptq", "net.onnx", "--data", "x.npy", "-o", "p.mgt")
-    assert "--labels: ptq made this model, which takes no labels" in call(
+    assert "labels: ptq made this model, which takes no labels" in call(
         "replay", "p.mgt", "-o", "again.mgt", "--labels", "y_labels.npy", code=1
     )
 

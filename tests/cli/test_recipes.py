@@ -109,7 +109,7 @@ def test_processes_make_no_difference(folder):
     assert "the same bytes as q.mgt" in call("replay", "q.mgt", "-o", "again.mgt", "--workers", "2")
     call("qat", "net.onnx", "--data", "x.npy", "-o", "t.mgt", "--epochs", "1")
     error = call("replay", "t.mgt", "-o", "again.mgt", "--workers", "2", "--overwrite", code=1)
-    assert "--workers: qat made this model, which runs in one process" in error
+    assert "workers: qat made this model, which runs in one process" in error
 
 
 def test_other_data_and_another_model_are_refused(folder):
