@@ -78,7 +78,8 @@ def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> A
 # ---------------------------------------------------------------- eager calls
 
 _CHANNELS_LAST = (0, 2, 3, 1)
-_WORTH = {"where": 16384, "mod": 4096, "floor_div": 4096}  # elements from which a step is faster than NumPy
+CALLED = {"pow": 1, "atan2": 1, "where": 16384, "mod": 4096, "floor_div": 4096}
+"""Ops that NumPy has in many passes, and the elements from which an eager step is faster."""
 
 
 @lru_cache(512)
@@ -90,7 +91,7 @@ def _step_of_call(problem: Problem, shape: tuple[int, ...], strides: tuple[tuple
 
 
 def _few_elements(problem: Problem) -> str | None:
-    least = _WORTH.get(problem.op, 0)
+    least = CALLED[problem.op]
     return f"fewer than {counted(least, 'element')}" if problem.outputs[0].size < least else None
 
 

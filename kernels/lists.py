@@ -35,7 +35,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "mul": (large.numpy_large_mul, elementwise.own_elementwise, small.own_small_mul),
     "div": (elementwise.own_elementwise, small.own_small_div),
     **dict.fromkeys(elementwise.OPS, (elementwise.own_elementwise,)),
-    **dict.fromkeys(("pow", "atan2", "where"), (elementwise.own_elementwise_call, elementwise.own_elementwise)),
+    **dict.fromkeys(elementwise.CALLED, (elementwise.own_elementwise_call, elementwise.own_elementwise)),
     **dict.fromkeys(
         ("floor_div", "mod"),
         (elementwise.own_elementwise_call, elementwise.own_elementwise, elementwise.own_integer_division),

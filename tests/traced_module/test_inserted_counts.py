@@ -7,7 +7,7 @@ import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 from megengine.convert.onnx import export
-from megengine.core.sizes import name_of, names_of
+from megengine.core.sizes import is_open, name_of, names_of
 from megengine.plan import compile as compile_plan
 from megengine.traced_module import diff, lower, trace_module
 from megengine.traced_module.pictures import drawing, page
@@ -127,3 +127,5 @@ def test_a_mask_of_known_values_has_a_known_length():
     with graph.insert_exprs():
         graph.reset_outputs(graph.outputs[0][mask])
     graph.lint()
+    assert graph.outputs[0].shape[0] == 3
+    assert not is_open(graph.outputs[0].shape)
