@@ -216,7 +216,8 @@ class Op:
     `follow(attrs, old, new, step)` returns the attributes that change where the first operand's shape does, from `old`
     to `new`, so that what stood for a changed length still does: all choices, the likeliest first; `step` is how many
     numbers apart the elements of a length lie that was 1, if that is known. Operands of an op that takes them `in_step`
-    have one length along an axis, though a shorter one would be taken. `keeps(shape, attrs)` is true if all elements of
+    have one length along an axis, though a shorter one would be taken. `each(attrs)` gives the operands that hold a value
+    for each sample (states of a recurrent layer), with their axis of samples and that of the first operand. `keeps(shape, attrs)` is true if all elements of
     an input of that shape stay where they are; with `keeps_order` they always lie in the same order. An op that
     `quantizes` makes integers of real values, one that `dequantizes` real values of integers. Of float16 and bfloat16
     every op computes the float32 result of the same numbers and rounds it once; ops `by_type`, which move or convert
@@ -244,6 +245,7 @@ class Op:
     lift: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     follow: Callable[[Attrs, tuple[int, ...], tuple[int, ...], int | None], list[dict[str, Any]]] | None = None
     in_step: bool = False
+    each: Callable[[Attrs], Mapping[int, tuple[int, int]]] = field(default=lambda attrs: {})
     keeps: Callable[[tuple[int, ...], Attrs], bool] = field(default=lambda shape, attrs: False)
     keeps_order: bool = False
     quantizes: bool = False

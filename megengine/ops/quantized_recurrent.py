@@ -15,7 +15,14 @@ from megengine.dispatch import ErrorSample, Sample
 from megengine.kernels.reference.recurrent import GATES, integer_recurrent
 from megengine.ops.common import FLOAT32, lift_plain, noise
 from megengine.ops.quantized import S8, U8, record, target_dtype
-from megengine.ops.recurrent import DIRECTIONS, OPTIONAL, check_inputs, check_recurrent, recurrent_attrs
+from megengine.ops.recurrent import (
+    DIRECTIONS,
+    OPTIONAL,
+    check_inputs,
+    check_recurrent,
+    recurrent_attrs,
+    states_of_samples,
+)
 
 _LONGEST_STATE = (1 << 31) // (255 * 128)
 
@@ -93,4 +100,14 @@ def _error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(good.inputs, {**good.attrs, "dtype": "int8"}, DTypeError, "qrecurrent: dtype is 'int8'")
 
 
-record("qrecurrent", _infer, _reference, _samples, _error_samples, needs_specs=False, macs=_macs, lift=lift_plain)
+record(
+    "qrecurrent",
+    _infer,
+    _reference,
+    _samples,
+    _error_samples,
+    needs_specs=False,
+    macs=_macs,
+    lift=lift_plain,
+    each=states_of_samples,
+)

@@ -40,6 +40,12 @@ def recurrent_attrs(cell: str, direction: str = "forward", given: Sequence[str] 
     return {"cell": cell, "direction": direction, "given": tuple(given), **usual, **options, **attrs}
 
 
+def states_of_samples(attrs: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
+    """Which operands hold lengths and states: their axis of samples, and that of the first operand [T, N, ...]."""
+    axes = {"lengths": 0, "h": 1, "c": 1}
+    return {3 + at: (axes[name], 1) for at, name in enumerate(attrs["given"]) if name in axes}
+
+
 def check_recurrent(op: str, attrs: Mapping[str, Any]) -> None:
     """Raises OptionError for a cell, direction, activations or clip that no recurrent layer has."""
     cell, direction = attrs["cell"], attrs["direction"]
@@ -189,6 +195,7 @@ define(
     quant=QuantRule("sequence", "qrecurrent"),
     macs=_macs,
     lift=lift_plain,
+    each=states_of_samples,
 )
 
 

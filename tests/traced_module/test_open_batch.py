@@ -11,6 +11,7 @@ from megengine import plan
 from megengine.convert.onnx import export, load
 from megengine.core.errors import ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.ops.recurrent import recurrent_attrs
 from megengine.ops.shape import reshaped
 from megengine.quantization import quantize_model, verify
 from megengine.tensor import Parameter, tensor
@@ -142,7 +143,38 @@ def _weighed(b):
     return b.op("sum", joined, axis=(0,), keepdims=False)
 
 
-@pytest.mark.parametrize("form", [_assigned, _chosen_rows, _gathered, _sampled, _weighed])
+def _first_states(b):
+    """A recurrent layer with the states that it starts from, as exporters write it for a batch of one; then rows."""
+    rng = np.random.default_rng(4)
+    steps = b.op("transpose", b.op("reshape", b.x, shape=(1, 24, 8)), perm=(1, 0, 2))
+    w, r, bias = (b.constant(shape) for shape in ((1, 16, 8), (1, 16, 4), (1, 32)))
+    state = b.g.constant(rng.standard_normal((1, 1, 4)).astype(np.float32))
+    attrs = recurrent_attrs("lstm", given=("bias", "h", "c"))
+    y = b.g.apply("recurrent", steps, w, r, bias, state, state, attrs=attrs)[0]
+    y = b.op("reshape", b.op("transpose", y, perm=(0, 2, 1, 3)), shape=(24, 1, 4))
+    again = b.g.apply("recurrent", y, b.constant((1, 16, 4)), r, bias, state, state, attrs=attrs)[0]
+    return b.op("transpose", b.op("reshape", again, shape=(24, 1, 4)), perm=(1, 0, 2))
+
+
+def _neighbours(b):
+    """Rows of all samples in one axis, by places of one sample side by side (graphs of nearest neighbours)."""
+    rows = b.op("reshape", b.x, shape=(24, 8))
+    at = b.op("reshape", b.op("argmax", b.x, axis=3, keepdims=False), shape=(24,))
+    return b.op("reshape", b.op("index", rows, at, pattern=("i", (None, None, None))), shape=(1, 24, 8))
+
+
+def _columns(b):
+    """As exporters write `x[..., 2:5:2] = 0`: the batch is the last axis, beside places of length 1."""
+    moved = b.op("transpose", b.op("reshape", b.x, shape=(1, 24, 8)), perm=(2, 1, 0))
+    places, zeros = np.array([[2], [4]], np.int64), np.zeros((2, 24, 1), np.float32)
+    made = b.op("scatter_nd", moved, b.g.constant(places), b.g.constant(zeros), reduction="none")
+    return b.op("transpose", made, perm=(2, 1, 0))
+
+
+FORMS = [_assigned, _chosen_rows, _gathered, _sampled, _weighed, _first_states, _neighbours, _columns]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_places_that_name_the_sample(form):
     b = Builder((1, 3, 8, 8))
     fixed = b.done(form(b))

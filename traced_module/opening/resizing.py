@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
@@ -101,17 +103,30 @@ def _followed(
     if places_of_one_sample(expr, old):
         use_nodes(graph, expr, at_every_sample(graph, expr, old))
     elif expr.record.in_step:
-        use_nodes(graph, expr, [_repeated(graph, expr, at, old) for at in range(len(old))])
+        _let_repeat(graph, expr, old)
+    for at, (axis, times) in _of_each_sample(expr, [n.spec.shape for n in expr.inputs], old).items():
+        nodes = list(expr.inputs)
+        use_nodes(graph, expr, [*nodes[:at], _along(graph, expr, nodes[at], axis, times), *nodes[at + 1 :]])
     try:
         return _specs(expr)
     except MegEngineError as error:
         reason = error
-    use_nodes(graph, expr, [_repeated(graph, expr, at, old) for at in range(len(old))])
+    _let_repeat(graph, expr, old)
     try:
         return _specs(expr)
     except MegEngineError:
         node = expr.outputs[0]
         raise ShapeError(f"open_batch: node {node.name!r} does not take another batch: {reason}") from reason
+
+
+def _of_each_sample(expr: Apply, shapes: list[Shape], old: list[Shape]) -> dict[int, tuple[int, int]]:
+    """Operands that hold a value for each sample, but do not follow the batch yet: their axis, and how often."""
+    found = {}
+    for at, (axis, leading) in expr.record.each(expr.attrs).items():
+        times, left = divmod(shapes[0][leading], old[0][leading] or 1)
+        if shapes[at] == old[at] and times > 1 and not left:
+            found[at] = axis, times
+    return found
 
 
 def _last_first(choices: list[dict[str, Any]], old: Shape) -> list[dict[str, Any]]:
@@ -136,15 +151,20 @@ def _let_follow(graph: InternalGraph, expr: Apply, choices: list[dict[str, Any]]
 def _is_read(expr: Apply, known: dict[int, TensorSpec]) -> bool:
     """Whether an op, and those that read its result beside constants, take what they get."""
     inputs: list[Any] = [known.get(id(n), n.spec) for n in expr.inputs]
+    before = [n.spec.shape for n in expr.inputs]
+    for at, (axis, times) in _of_each_sample(expr, [spec.shape for spec in inputs], before).items():
+        inputs[at] = _longer(inputs[at], axis, times)
     try:
         specs = infer(expr.op, inputs, dict(expr.attrs))
     except MegEngineError:
         if expr.macs:  # a product along this axis is no product of each sample
             return False
-        try:
-            specs = infer(expr.op, _all_repeated(expr, inputs), dict(expr.attrs))
-        except MegEngineError:
+        repeats = _repeats(expr, inputs, before)
+        if not repeats:
             return False
+        for at, longer in repeats.items():
+            inputs[at] = _longer(inputs[at], *longer)
+        specs = infer(expr.op, inputs, dict(expr.attrs))
     results = (specs,) if isinstance(specs, TensorSpec) else specs
     known = {id(n): spec for n, spec in zip(expr.outputs, results, strict=True)}
     readers = [u for n in expr.outputs for u in n.users if isinstance(u, Apply) and u.record.follow is None]
@@ -152,16 +172,10 @@ def _is_read(expr: Apply, known: dict[int, TensorSpec]) -> bool:
     return all(_is_read(u, known) for u in alone)
 
 
-def _all_repeated(expr: Apply, specs: list[TensorSpec]) -> list[TensorSpec]:
-    """Operands of an op that would get some of these, with those repeated that do not follow the batch."""
-    old, shapes = [n.spec.shape for n in expr.inputs], [spec.shape for spec in specs]
-    made = []
-    for at, spec in enumerate(specs):
-        shape = list(spec.shape)
-        if (found := _lengthened(shapes, old, at)) is not None:
-            shape[found[0]] *= found[1]
-        made.append(TensorSpec(tuple(shape), spec.dtype, spec.device))
-    return made
+def _longer(spec: TensorSpec, axis: int, times: int) -> TensorSpec:
+    shape = list(spec.shape)
+    shape[axis] *= times
+    return TensorSpec(tuple(shape), spec.dtype, spec.device)
 
 
 def _specs(expr: Apply) -> tuple[TensorSpec, ...]:
@@ -170,11 +184,29 @@ def _specs(expr: Apply) -> tuple[TensorSpec, ...]:
     return specs
 
 
-def _repeated(graph: InternalGraph, expr: Apply, at: int, old: list[Shape]) -> TensorNode:
-    """An input of an op; repeated for every sample along an axis in which another input follows the batch."""
-    node = expr.inputs[at]
-    found = _lengthened([n.spec.shape for n in expr.inputs], old, at)
-    return node if found is None else _along(graph, expr, node, found[0] % node.spec.ndim, found[1])
+def _let_repeat(graph: InternalGraph, expr: Apply, old: list[Shape]) -> None:
+    """Repeat inputs of an op for every sample, where it takes them so."""
+    nodes = list(expr.inputs)
+    for at, (axis, times) in _repeats(expr, [n.spec for n in nodes], old).items():
+        nodes[at] = _along(graph, expr, nodes[at], axis % nodes[at].spec.ndim, times)
+    use_nodes(graph, expr, nodes)
+
+
+def _repeats(expr: Apply, specs: list[TensorSpec], old: list[Shape]) -> dict[int, tuple[int, int]]:
+    """Operands that lie for every sample, with their axis (from the end) and how often: as many as the op takes so.
+
+    Their axis is one in which another operand follows the batch; one of that length may be another axis (of places
+    beside values), so fewer are tried too.
+    """
+    shapes = [spec.shape for spec in specs]
+    found = {at: longer for at in range(len(old)) if (longer := _lengthened(shapes, old, at)) is not None}
+    for count in range(len(found), 0, -1):
+        for chosen in combinations(found, count):
+            with suppress(MegEngineError):
+                tried = [_longer(spec, *found[at]) if at in chosen else spec for at, spec in enumerate(specs)]
+                infer(expr.op, tried, dict(expr.attrs))
+                return {at: found[at] for at in chosen}
+    return {}
 
 
 def _lengthened(shapes: list[Shape], old: list[Shape], at: int) -> tuple[int, int] | None:

@@ -102,8 +102,18 @@ class _Place:
         return self.apply("reshape", self.apply("sub", counted, one), shape=(batch, *(1,) * behind))
 
     def numbered(self, numbers: TensorNode, batch: int, axis: int, rows: int) -> TensorNode:
-        """Rows of one sample of so many, of which each sample has its own along an axis, counted from the end."""
+        """Rows of one sample of so many, of which each sample has its own along an axis, counted from the end.
+
+        Along it those of each sample lie side by side; numbers that no batch divides stay.
+        """
+        length = (1,) * axis + numbers.spec.shape
+        many, left = divmod(length[-axis], batch)
+        if left and length[-axis] > 1:
+            return numbers
+        many = many or 1
+        rest = (1,) * (axis - 1)
         first = self.apply(
-            "mul", self.samples(batch, numbers, axis - 1), self.constant(np.array(rows, storage_of(numbers.spec.dtype)))
+            "mul", self.samples(batch, numbers, axis), self.constant(np.array(rows, storage_of(numbers.spec.dtype)))
         )
-        return self.apply("add", numbers, first)
+        first = self.apply("broadcast_to", first, shape=(batch, many, *rest))
+        return self.apply("add", numbers, self.apply("reshape", first, shape=(batch * many, *rest)))

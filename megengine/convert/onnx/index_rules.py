@@ -66,7 +66,8 @@ def _column(node: OnnxNode, indices: Value, i: int) -> Value:
     shape, made = indices.shape, indices.expr
     is_joined = isinstance(made, Apply) and made.op == "concat" and made.attrs["axis"] == len(shape) - 1
     if is_joined and len(made.inputs) == shape[-1]:  # one column each
-        return node.reshape(made.inputs[i], shape[:-1])
+        known = constant_value(made.inputs[i])
+        return node.reshape(made.inputs[i] if known is None else np.asarray(known), shape[:-1])
     return node.reshape(cut(node, indices, {len(shape) - 1: (i, i + 1, 1)}), shape[:-1])
 
 
