@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from megengine.convert.onnx import load
-from megengine.core.errors import ArgumentError, MissingImportError, UnsupportedError
+from megengine.convert.torch_examples import Examples
+from megengine.convert.torch_missing import exported_again
+from megengine.core.errors import ArgumentError, FileFormatError, MissingImportError, UnsupportedError
 from megengine.core.text import one_line
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule
@@ -38,6 +40,9 @@ def from_torch(
         A TracedModule of ops with weights of its own. Nested outputs come as a flat list. `meta["module"]` of each op
         is the path of the torch module that it comes from.
 
+    A UserWarning tells of results that differ from torch's on the examples, where torch's exporter writes a function
+    otherwise.
+
     Raises:
         ArgumentError: `module` is no `torch.nn.Module`.
         MissingImportError: torch, onnx or onnxscript is not installed.
@@ -61,11 +66,11 @@ def from_torch(
     modes = [(part, part.training) for part in module.modules()]
     try:
         module.eval()
-        with warnings.catch_warnings():  # of torch about its own code
-            warnings.simplefilter("ignore", (DeprecationWarning, FutureWarning))
-            program: Any = torch.onnx.export(
-                module, arguments, kwargs=named, dynamo=True, verbose=False, dynamic_shapes=dynamic_shapes
-            )
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore", (DeprecationWarning, FutureWarning))  # of torch about its own code
+            return _read(torch, module, arguments, named, dynamic_shapes)
+    except FileFormatError:
+        raise
     except Exception as error:
         text = one_line(" ".join(str(error.__cause__ or error).split()))
         text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
@@ -76,7 +81,41 @@ def from_torch(
     finally:
         for part, training in modes:
             part.training = training
-    return load(program.model_proto)
+
+
+def _read(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], dynamic_shapes: Any) -> TracedModule:
+    """The module as torch's exporter writes it, or else by way of functions that it translates.
+
+    The first that gives torch's results on the examples; without one the first that can be read, with a warning.
+    Raises what the exporter, or the importer, has to say of the module as it stands.
+    """
+    examples = Examples.of(torch, module, inputs, named)
+    made: list[tuple[float, TracedModule]] = []
+    errors: list[Exception] = []
+    for export in (_exported, exported_again):
+        try:
+            net = load(export(torch, module, inputs, named, dynamic_shapes).model_proto)
+            away = examples.distance(net)
+        except Exception as error:  # a translation is missing, or wrong
+            errors.append(error)
+            continue
+        if away <= examples.limit:
+            return net
+        made.append((away, net))
+    if not made:
+        raise errors[0]
+    away, net = min(made, key=lambda one: one[0])
+    warnings.warn(
+        f"from_torch: results of {type(module).__name__} differ from torch's by {away:.2g} of the largest: torch's "
+        "exporter writes a function otherwise; compare the parts of the module with `from_torch` of each",
+        UserWarning,
+        stacklevel=3,
+    )
+    return net
+
+
+def _exported(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], dynamic_shapes: Any) -> Any:
+    return torch.onnx.export(module, inputs, kwargs=named, dynamo=True, verbose=False, dynamic_shapes=dynamic_shapes)
 
 
 def _of_torch(torch: Any, value: Any, place: Any) -> Any:

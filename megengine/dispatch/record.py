@@ -218,8 +218,9 @@ class Op:
     numbers apart the elements of a length lie that was 1, if that is known. Operands of an op that takes them `in_step`
     have one length along an axis, though a shorter one would be taken. `each(attrs)` gives the operands that hold a
     value for each sample (states of a recurrent layer), with their axis of samples and that of the first operand.
-    `keeps(shape, attrs)` is true if all elements of an input of that shape stay where they are; with `keeps_order` they always lie in the same order. An op that
-    `quantizes` makes integers of real values, one that `dequantizes` real values of integers. Of float16 and bfloat16
+    `keeps(shape, attrs)` is true if all elements of an input of that shape stay where they are; with `keeps_order` they
+    always lie in the same order. An op that `quantizes` makes integers of real values, one that `dequantizes` real
+    values of integers. Of float16 and bfloat16
     every op computes the float32 result of the same numbers and rounds it once; ops `by_type`, which move or convert
     numbers, take them as they are. With `counts` the attribute `count` names a length of the result that depends on
     values; graphs give each such op its own name. An op that `normalizes` does so to its first operand; the others

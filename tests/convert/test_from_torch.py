@@ -94,6 +94,58 @@ def test_open_axes_plans_and_integers(source):
     assert verify(model, [(picture(2),)]).exact
 
 
+class Missing(torch.nn.Module):
+    """Functions that torch's exporter does not translate, or writes otherwise."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.mix = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(6, 6, bias=False))
+        self.walk = torch.nn.LSTM(6, 5, proj_size=3, batch_first=True)
+        self.register_buffer("at", torch.tensor([0, 0, 2, 2, 2]))
+
+    def forward(self, x):
+        y = self.mix(x[:, 0])
+        planes, at = torch.nn.functional.adaptive_max_pool2d(x, (2, 4), return_indices=True)
+        means = torch.zeros_like(y).scatter_reduce(1, self.at[:, None].expand(len(x), 5, 6), y, "mean")
+        top, where = y.cummax(1)
+        return (
+            y @ torch.inverse(self.mix.weight),
+            planes,
+            at,
+            torch.cdist(y, y[:, :2], p=1.0),
+            y.kthvalue(2, dim=1)[0],
+            y.median(1)[1],
+            torch.stack([top, where.float(), torch.sigmoid(y).cumprod(1)]),
+            means,
+            torch.nn.functional.avg_pool2d(x, (2, 3), divisor_override=5),
+            torch.searchsorted(self.at.float(), y, right=True),
+            self.walk(y)[0],
+        )
+
+
+@pytest.mark.slow
+def test_functions_that_torchs_exporter_lacks():
+    module = Missing().eval()
+    x = np.random.default_rng(3).standard_normal((2, 3, 5, 6)).astype(np.float32)
+    net = from_torch(module, x)
+    for ours, theirs in zip(net(x), wanted(module, x), strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
+    assert not [e for e in net.graph.exprs() if e.callee in ("matinv", "svd")]  # computed from weights alone
+
+
+@pytest.mark.slow
+def test_results_unlike_torchs_are_said(monkeypatch):
+    monkeypatch.setattr("megengine.convert.torch_missing._decompositions", lambda torch: {})
+
+    class Mean(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.avg_pool2d(x, 2, divisor_override=3)
+
+    with pytest.warns(UserWarning, match=r"results of Mean differ from torch's by 0\.25 of the largest"):
+        from_torch(Mean(), picture())
+
+
 def test_errors():
     with pytest.raises(ArgumentError, match=r"module is a int; expected a torch\.nn\.Module"):
         from_torch(3)

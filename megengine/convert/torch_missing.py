@@ -1,0 +1,208 @@
+"""What torch's exporter to ONNX has no translation for: functions of torch in terms of others, and parts of the
+network that are computed from its parameters alone (inverses, orthogonal and other constrained weights).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Table = dict[Any, Callable[..., Any]]
+
+
+def exported_again(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], dynamic_shapes: Any) -> Any:
+    """The ONNX program of a module, by way of functions that torch's exporter translates.
+
+    Raises what torch raises where that does not suffice.
+    """
+
+    def program_of(part: Any) -> Any:
+        return torch.export.export(part, inputs, named, dynamic_shapes=dynamic_shapes, strict=False)
+
+    program = program_of(module)
+    graph = program.module()
+    if _fold_weights(torch, graph):
+        program = program_of(graph)
+    program = program.run_decompositions(_decompositions(torch))
+    return torch.onnx.export(program, dynamo=True, verbose=False)
+
+
+def _fold_weights(torch: Any, module: Any) -> bool:
+    """Replace what a graph of torch.fx computes from parameters alone; whether there was something to replace."""
+    known: dict[Any, Any] = {}
+    weights = set()  # of these, what depends on a parameter
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            known[node] = _attribute(module, node.target)
+            weights.add(node)
+        elif node.op == "call_function" and all(n in known for n in node.all_input_nodes) and _is_pure(torch, node):
+            args, named = torch.fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+            known[node] = node.target(*args, **named)
+            if weights.intersection(node.all_input_nodes):
+                weights.add(node)
+    ends = [
+        n
+        for n in weights
+        if n.op != "get_attr" and isinstance(known[n], torch.Tensor) and any(u not in known for u in n.users)
+    ]
+    for at, node in enumerate(ends):
+        name = f"computed_weight_{at}"
+        module.register_buffer(name, known[node].detach().clone())
+        with module.graph.inserting_before(node):
+            node.replace_all_uses_with(module.graph.get_attr(name))
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return bool(ends)
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
+
+
+def _is_pure(torch: Any, node: Any) -> bool:
+    """False for random numbers and what changes its operands."""
+    schema = getattr(node.target, "_schema", None)
+    tags = getattr(node.target, "tags", ())
+    return (schema is None or not schema.is_mutable) and torch.Tag.nondeterministic_seeded not in tags
+
+
+def _decompositions(torch: Any) -> Table:
+    """By op of torch what computes the same with functions that are translated."""
+    aten = torch.ops.aten
+    table: Table = {
+        aten.cdist.default: lambda a, b, p=2.0, mode=None: _distances(torch, a, b, p),
+        aten._cdist_forward.default: lambda a, b, p, mode: _distances(torch, a, b, p),
+        aten.pdist.default: lambda x, p=2.0: _pairs(torch, _distances(torch, x, x, p)),
+        aten._pdist_forward.default: lambda x, p=2.0: _pairs(torch, _distances(torch, x, x, p)),
+        aten.adaptive_max_pool1d.default: lambda x, size: _largest(torch, x, size),
+        aten.adaptive_max_pool2d.default: lambda x, size: _largest(torch, x, size),
+        aten.adaptive_max_pool3d.default: lambda x, size: _largest(torch, x, size),
+        aten._adaptive_avg_pool3d.default: lambda x, size: _by_windows(torch, x, size, torch.mean),
+        aten.adaptive_avg_pool3d.default: lambda x, size: _by_windows(torch, x, size, torch.mean),
+        aten.cummax.default: lambda x, dim: _extremes(torch, x, dim, torch.maximum),
+        aten.cummin.default: lambda x, dim: _extremes(torch, x, dim, torch.minimum),
+        aten.cumprod.default: lambda x, dim, *, dtype=None: (
+            _scan(torch, x.to(dtype or x.dtype), dim, torch.mul) if x.is_floating_point() else NotImplemented
+        ),
+        aten.kthvalue.default: lambda x, k, dim=-1, keepdim=False: _in_order(torch, x, k - 1, dim, keepdim),
+        aten.median.dim: lambda x, dim, keepdim=False: _in_order(torch, x, (x.shape[dim] - 1) // 2, dim, keepdim),
+        aten.median.default: lambda x: _in_order(torch, x.flatten(), (x.numel() - 1) // 2, 0, False)[0],
+        aten.avg_pool2d.default: lambda x, size, *rest: _by_divisor(torch, x, size, *rest),
+        aten.scatter_reduce.two: lambda x, dim, at, y, reduce, *, include_self=True: _mean_of_places(
+            torch, x, dim, at, y, reduce, include_self
+        ),
+        aten.rrelu.default: lambda x, lower=1 / 8, upper=1 / 3, training=False, generator=None: (
+            NotImplemented if training else torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
+        ),
+        aten.hypot.default: lambda a, b: torch.sqrt(a * a + b * b),
+        aten.copysign.Tensor: lambda a, b: torch.where(b < 0, -a.abs(), a.abs()),
+        aten.searchsorted.Tensor: lambda ends, x, **options: _places(torch, ends, x, **options),
+        aten.put.default: lambda x, at, y, accumulate=False: (
+            x.flatten().index_put((at.flatten(),), y.flatten(), accumulate).view(x.shape)
+        ),
+        aten.index_reduce.default: lambda x, dim, at, y, reduce, *, include_self=True: x.scatter_reduce(
+            dim, at.view([-1 if k == dim % x.ndim else 1 for k in range(x.ndim)]).expand(y.shape), y, reduce,
+            include_self=include_self,
+        ),
+    }  # fmt: skip
+    return {**table, **torch._decomp.get_decompositions([aten.lstm.input])}
+
+
+def _distances(torch: Any, a: Any, b: Any, p: float) -> Any:
+    return torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, dim=-1)
+
+
+def _pairs(torch: Any, square: Any) -> Any:
+    """What stands above the diagonal of a matrix, row by row."""
+    return square[tuple(torch.triu_indices(*square.shape, 1, device=square.device))]
+
+
+def _windows(length: int, count: int) -> list[tuple[int, int]]:
+    return [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
+
+
+def _by_windows(torch: Any, x: Any, size: Sequence[int], reduce: Callable[..., Any]) -> Any:
+    """Adaptive pooling, one axis after the other."""
+    for axis, count in zip(range(-len(size), 0), size, strict=True):
+        parts = [
+            reduce(x.narrow(axis, start, stop - start), dim=axis, keepdim=True)
+            for start, stop in _windows(x.shape[axis], count)
+        ]
+        x = torch.cat(parts, axis)
+    return x
+
+
+def _largest(torch: Any, x: Any, size: Sequence[int]) -> tuple[Any, Any]:
+    """Adaptive maximum pooling, and the places of the maxima in their plane."""
+    lengths, rank = x.shape[-len(size) :], len(size)
+    strides = [math.prod(lengths[k + 1 :]) for k in range(rank)]
+    places = []
+    for window in itertools.product(*map(_windows, lengths, size)):
+        part, place = x, 0
+        for k, (start, stop) in enumerate(window):
+            part = part.narrow(k - rank, start, stop - start)
+        at = part.flatten(-rank).argmax(-1)
+        for k, (start, _) in enumerate(window):
+            inner = math.prod(b - a for a, b in window[k + 1 :])
+            place = place + (at // inner + start) * strides[k]
+            at = at % inner
+        places.append(place)
+    return _by_windows(torch, x, size, torch.amax), torch.stack(places, -1).view(*x.shape[:-rank], *size)
+
+
+def _by_divisor(torch: Any, x: Any, size: Sequence[int], *rest: Any) -> Any:
+    """Means of windows by another divisor than their size."""
+    options: list[Any] = [*rest, *([], 0, False, True, None)[len(rest) :]]
+    stride, padding, ceil_mode, _, divisor = options
+    if divisor is None or ceil_mode:
+        return NotImplemented
+    height, width = size if len(size) == 2 else (size[0], size[0])
+    return torch.nn.functional.avg_pool2d(x, size, stride or None, padding) * (height * width / divisor)
+
+
+def _mean_of_places(torch: Any, x: Any, dim: int, at: Any, y: Any, reduce: str, include_self: bool) -> Any:
+    """Means of what comes to a place, from sums."""
+    if reduce != torch.mean.__name__ or not x.is_floating_point():
+        return NotImplemented
+    ones = torch.ones_like(x) if include_self else torch.zeros_like(x)
+    counts = ones.scatter_add(dim, at, torch.ones_like(y)).clamp(min=1)
+    base = x if include_self else torch.where(ones.scatter_add(dim, at, torch.ones_like(y)) > 0, 0.0, x)
+    return base.scatter_add(dim, at, y) / counts
+
+
+def _scan(torch: Any, x: Any, dim: int, combine: Callable[..., Any]) -> Any:
+    """Each element combined with all before it along an axis, in steps of double width."""
+    length, step = x.shape[dim], 1
+    while step < length:
+        behind = combine(x.narrow(dim, step, length - step), x.narrow(dim, 0, length - step))
+        x, step = torch.cat((x.narrow(dim, 0, step), behind), dim), 2 * step
+    return x
+
+
+def _extremes(torch: Any, x: Any, dim: int, combine: Callable[..., Any]) -> tuple[Any, Any]:
+    made = _scan(torch, x, dim, combine)
+    numbers = torch.arange(x.shape[dim], device=x.device).view([-1 if k == dim % x.ndim else 1 for k in range(x.ndim)])
+    return made, _scan(torch, torch.where(x == made, numbers, 0), dim, torch.maximum)
+
+
+def _in_order(torch: Any, x: Any, k: int, dim: int, keepdim: bool) -> tuple[Any, Any]:
+    """The element behind k smaller ones along an axis, and its place."""
+    found = [part.narrow(dim, k, 1) for part in torch.topk(x, k + 1, dim, largest=False)]
+    values, places = found if keepdim else (part.squeeze(dim) for part in found)
+    return values, places
+
+
+def _places(torch: Any, ends: Any, x: Any, **options: Any) -> Any:
+    if options.get("sorter") is not None:
+        return NotImplemented
+    below = ends.unsqueeze(-2) if ends.ndim > 1 else ends
+    right = options.get("right", False) or options.get("side") == "right"
+    less = below <= x.unsqueeze(-1) if right else below < x.unsqueeze(-1)
+    return less.sum(-1, dtype=torch.int32 if options.get("out_int32") else torch.int64)
+
+
+__all__ = ["exported_again"]
