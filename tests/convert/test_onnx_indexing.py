@@ -107,3 +107,22 @@ def test_a_number_stays_a_number():
     set_outputs(graph, [graph.apply("add", x, graph.constant(np.float32(2)), name="out")])
     back = load(to_model(TracedModule.from_graph(graph)).SerializeToString())
     assert back.graph.outputs[0].shape == ()
+
+
+def test_narrow_places_are_written_wide():
+    """ScatterND takes int64 alone; places of int32 are constant and computed here."""
+    runtime = pytest.importorskip("onnxruntime")
+    graph = InternalGraph("net")
+    x = add_input(graph, "x", TensorSpec((4, 2), np.dtype(np.float32)))
+    at = add_input(graph, "at", TensorSpec((3, 1), np.dtype(np.int32)))
+    rows = graph.constant(np.arange(6, dtype=np.float32).reshape(3, 2))
+    y = graph.apply(
+        "scatter_nd", x, graph.constant(np.array([[1], [0], [3]], np.int32)), rows, attrs={"reduction": "none"}
+    )
+    set_outputs(graph, [graph.apply("scatter_nd", y, at, rows, attrs={"reduction": "none"})])
+    given = np.ones((4, 2), np.float32), np.array([[2], [3], [0]], np.int32)
+    session = runtime.InferenceSession(
+        to_model(TracedModule(graph)).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (made,) = session.run(None, dict(zip(("x", "at"), given, strict=True)))
+    np.testing.assert_array_equal(made, [[4, 5], [0, 1], [0, 1], [2, 3]])

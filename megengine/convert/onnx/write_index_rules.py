@@ -155,6 +155,21 @@ def _wide(w: Writer, node: TensorNode) -> str:
     return w.add("Cast", [w.value(node)], f"{node.name}_wide", to=onnx.TensorProto.INT64)
 
 
+@writer("scatter_elements", "scatter_nd")
+def scatter(w: Writer, expr: Apply) -> None:
+    """ScatterElements and ScatterND; their reductions are newer than the operators."""
+    reduction = expr.attrs["reduction"]
+    since = {"none": 0, "add": 16, "mul": 16}.get(reduction, 18)
+    if w.opset < since:
+        raise w.newer(expr, f"reduction {reduction!r}", since)
+    attrs = {} if reduction == "none" else {"reduction": reduction}
+    if expr.op == "scatter_elements":
+        w.emit("ScatterElements", expr, axis=int(expr.attrs["axis"]), **attrs)
+    else:
+        x, places, updates = expr.inputs  # of int64, unlike those of ScatterElements
+        w.emit("ScatterND", expr, [w.value(x), _wide(w, places), w.value(updates)], **attrs)
+
+
 @writer("set_index")
 def set_index(w: Writer, expr: Apply) -> None:
     """ScatterND over the flat tensor: which elements are set is known where the indices are constants."""

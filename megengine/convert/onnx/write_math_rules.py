@@ -54,17 +54,3 @@ def cumsum(w: Writer, expr: Apply) -> None:
     """CumSum with the axis as an input."""
     axis = w.constant(expr.attrs["axis"], f"{expr.outputs[0].name}_axis", np.int64)
     w.emit("CumSum", expr, [w.value(expr.inputs[0]), axis], reverse=int(expr.attrs["reverse"]))
-
-
-@writer("scatter_elements", "scatter_nd")
-def scatter(w: Writer, expr: Apply) -> None:
-    """ScatterElements and ScatterND; their reductions are newer than the operators."""
-    reduction = expr.attrs["reduction"]
-    since = {"none": 0, "add": 16, "mul": 16}.get(reduction, 18)
-    if w.opset < since:
-        raise w.newer(expr, f"reduction {reduction!r}", since)
-    attrs = {} if reduction == "none" else {"reduction": reduction}
-    if expr.op == "scatter_elements":
-        w.emit("ScatterElements", expr, axis=int(expr.attrs["axis"]), **attrs)
-    else:
-        w.emit("ScatterND", expr, **attrs)
