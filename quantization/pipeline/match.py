@@ -49,6 +49,12 @@ def centred(weight: Stored) -> tuple[np.ndarray, QuantizedDType] | None:
     return wide.astype(np.int8), quantized("qint8", dtype.scale, 0, dtype.axis)
 
 
+def _scaled_by_result(expr: Apply, weight: QuantizedDType) -> bool:
+    """True for one scale, or one for each channel of the result: an integer sum takes no others."""
+    axis_of = expr.record.rule.weight_axis
+    return weight.axis is None or (axis_of is not None and axis_of(expr.attrs) == weight.axis)
+
+
 def stored(node: TensorNode) -> Stored | None:
     """The integers behind a node, if a dequantize made it."""
     expr = node.expr
@@ -85,7 +91,8 @@ def over_picture(expr: Expr | None) -> bool:
 def layer(node: TensorNode) -> LayerMatch | None:
     """The layer that makes a float node: conv2d, matmul, or matmul plus a constant bias.
 
-    None too where the weight less its zero point needs more than 8 bits: the layer stays in float between its pairs.
+    None too where the weight less its zero point needs more than 8 bits, or has scales along another axis than that of
+    the results: the layer stays in float between its pairs.
     """
     biased = match(BIASED, node)
     expr = node.expr if biased is None or biased[BIAS].spec.ndim != 1 else biased.expr(PRODUCT)
@@ -98,7 +105,7 @@ def layer(node: TensorNode) -> LayerMatch | None:
     value = constant_value(bias[0]) if bias else None
     if data is None or weight is None or not isinstance(weight.node.expr, Constant) or (bias and value is None):
         return None
-    if centred(weight) is None:
+    if centred(weight) is None or not _scaled_by_result(expr, weight.dtype):
         return None
     return LayerMatch(expr, data, weight, value)
 

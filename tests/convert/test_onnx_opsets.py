@@ -1,9 +1,11 @@
 """Every op that has an ONNX form is exported at the oldest and the newest opset; ONNX Runtime computes the same."""
 
 import numpy as np
+import onnx
 import pytest
 
 import megengine.functional  # noqa: F401
+from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import GraphError
@@ -91,3 +93,15 @@ def test_without_an_opset_the_first_that_has_all_operators_is_written(reduction)
     arrays = [np.zeros((2, 3), np.float32), np.zeros((1, 3), np.int64), np.ones((1, 3), np.float32)]
     model = to_model(graph_of("scatter_elements", arrays, {"axis": 0, "reduction": reduction}))
     assert model.opset_import[0].version == {"none": 17, "max": 18}[reduction]
+
+
+def test_a_function_of_an_older_opset_is_brought_to_that_of_the_model():
+    """Softmax of opset 11 is over all axes from the given one on."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17, "own": 1]> net (float[2,3,4] x) => (float[2,3,4] y) '
+        '{ y = own.Share (x) } <domain: "own", opset_import: ["": 11]> Share (a) => (b) { b = Softmax <axis = 1> (a) }'
+    )
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    shares = np.exp(x.astype(np.float64))
+    wanted = shares / shares.sum(axis=(1, 2), keepdims=True)
+    np.testing.assert_allclose(load(model)(x).numpy(), wanted, rtol=1e-5)

@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from megengine import plan
-from megengine.convert.onnx import load
+from megengine.convert.onnx import export, load
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import FileFormatError, QuantizationError
 from megengine.quantization import integer_network, quantize_model, verify
@@ -295,6 +295,44 @@ def test_files_with_values_of_16_bits(source, tmp_path, weight):
     layers = sum(e.op in ("qconv2d", "qlinear") for e in ops_of(model))
     assert layers == (4 if weight == INT8 else 0)
     assert verify(model, xs[:1], threads=(1,)).exact
+    export(model, tmp_path / "integers.onnx")  # zero points of 16 bits are split in two, as the values are
+    got = answers(tmp_path / "integers.onnx", xs, optimized=False)
+    np.testing.assert_allclose(got, np.stack([model(x).numpy() for x in xs]), atol=1e-4 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "axis", "integer"),
+    [
+        ("MatMul (u, v)", (8, 8), 0, False),
+        ("MatMul (u, v)", (8, 8), -1, True),
+        ("Gemm <transB = 1> (u, v)", (8, 8), 1, False),
+        ("Conv (u, v)", (8, 8, 3, 3), 1, False),
+        ("Conv <group = 2> (u, v)", (8, 4, 3, 3), 0, True),
+        ("Conv (u, v)", (8, 8, 3), 1, False),
+        ("ConvTranspose (u, v)", (8, 8, 2, 2), 0, False),
+        ("ConvTranspose (u, v)", (8, 8, 2, 2), 1, True),
+        ("ConvTranspose <group = 2> (u, v)", (8, 4, 2, 2), 1, False),
+    ],
+)
+def test_scales_along_an_axis_that_is_summed_leave_a_layer_in_float(layer, shape, axis, integer):
+    """Integers are summed with one scale for each channel of the result; squares have both axes of one length."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, 1, {2: (3, 8), 3: (1, 8, 6), 4: (1, 8, 6, 6)}[len(shape)]).astype(np.float32)
+    stored = {"w": rng.integers(-127, 128, shape).astype(np.int8)}
+    stored["s"] = (0.02 * np.exp(rng.normal(0, 1, shape[axis]))).astype(np.float32)
+    sizes = ",".join(map(str, x.shape))
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> net (float[{sizes}] x) => (float[{",".join("abcd"[: x.ndim])}] y)'
+        "<float c = {0.03}, uint8 z = {120}, float d = {0.8}, uint8 m = {128}> {"
+        "p = QuantizeLinear (x, c, z) u = DequantizeLinear (p, c, z)"
+        f"v = DequantizeLinear <axis = {axis % len(shape)}> (w, s) t = {layer}"
+        "q = QuantizeLinear (t, d, m) y = DequantizeLinear (q, d, m) }"
+    )
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())
+    net = integer_network(load(model))
+    (want,) = answers_of(model, x)
+    np.testing.assert_array_equal(net(x).numpy(), want)
+    assert any(e.op in ("qconv2d", "qlinear") for e in ops_of(net)) == integer
 
 
 def test_values_of_uint16_are_refused_in_agreement(source, tmp_path):

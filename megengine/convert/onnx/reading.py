@@ -174,7 +174,7 @@ def _inlined(model: "onnx.ModelProto", name: str) -> "onnx.ModelProto":
     from onnx import inliner
 
     try:
-        return inliner.inline_local_functions(model)
+        return inliner.inline_local_functions(model, convert_version=True)
     except Exception as error:
         raise FileFormatError(f"{name}: its local functions cannot be inlined ({error})") from None
 

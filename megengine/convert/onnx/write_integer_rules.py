@@ -68,11 +68,11 @@ class _Steps:
         if dtype.storage == np.int8:
             moved = self.cast(self("Add", self.cast(x, I32), np.int32(128)), np.uint8)
             return [_Part(moved, np.uint8(dtype.zero_point + 128))]
-        assert dtype.zero_point == 0, dtype
         moved = self("Add", self.cast(x, I32), np.int32(32768))
         high = self("Div", moved, np.int32(256))
         low = self("Sub", moved, self("Mul", high, np.int32(256)))
-        return [_Part(self.cast(high, np.uint8), np.uint8(128), 256), _Part(self.cast(low, np.uint8), np.uint8(0))]
+        zeros = map(np.uint8, divmod(dtype.zero_point + 32768, 256))
+        return [_Part(self.cast(part, np.uint8), next(zeros), by) for part, by in ((high, 256), (low, 1))]
 
     def products(self, op_type: str, *sides: "list[_Part]", **attrs: Any) -> str:
         """Exact sums of products of all sides: int32, or int64 where a side has several parts."""
