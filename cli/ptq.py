@@ -426,6 +426,8 @@ def _quantize(files: dict[str, Path], out: Output, **options: Any) -> dict[str, 
     tell_suspicious(out, job.samples.warnings())
     if result.report.undone:
         out.say(result.report.undone, "yellow")
+    if "onnx" in files and (said := quantizing.saturation_of(result)):
+        out.say(said, "yellow")
     _show(out, result, found.edges, small, job.samples)
     return {
         "model": job.name,

@@ -10,11 +10,13 @@ from megengine.cli.output import Output
 from megengine.cli.report import Section
 from megengine.cli.samples import Samples
 from megengine.core.text import counted
+from megengine.kernels import isa
 from megengine.quantization import (
     Advice,
     Analysis,
     Finding,
     QuantConfig,
+    QuantizedModel,
     Risk,
     Sensitivity,
     Statistics,
@@ -92,6 +94,18 @@ def quantize_with_progress(
         if statistics is None and workers > 1:
             statistics = collect(model, data, workers=workers, device=device, progress=show)
         return quantize_model(model, data, config, statistics=statistics, state=state, device=device, progress=show)
+
+
+def saturation_of(result: QuantizedModel) -> str:
+    """What is to know of a file for other runtimes that this machine would run; "" if their sums are exact."""
+    whole = sum(weight.dtype.bits == 8 for weight in result.frozen.weights.values())
+    if isa.has("vnni") or not whole:
+        return ""
+    return (
+        f"This CPU has no AVX512-VNNI. On CPUs without VNNI ONNX Runtime and OpenVINO add two products in 16 bits, "
+        f"which saturates with the 8-bit weights of {counted(whole, 'layer')}: their results can be wrong. "
+        "For such CPUs take --precision w7a8; ONNX Runtime also has the setting session.x64quantprecision=1"
+    )
 
 
 def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> dict[str, Any]:

@@ -22,6 +22,7 @@ bfloat16 = np.dtype(ml_dtypes.bfloat16)
 QUANTIZED = {
     "qint8": (np.dtype(np.int8), -128, 127),
     "qint8_narrow": (np.dtype(np.int8), -127, 127),
+    "qint7": (np.dtype(np.int8), -64, 63),
     "quint8": (np.dtype(np.uint8), 0, 255),
     "qint16": (np.dtype(np.int16), -32768, 32767),
     "qint32": (np.dtype(np.int32), -(2**31), 2**31 - 1),
@@ -67,6 +68,11 @@ class QuantizedDType:
     def bits(self) -> int:
         """Bits that tell all integers from smallest to largest apart."""
         return (self.qmax - self.qmin).bit_length()
+
+    @property
+    def stored_bits(self) -> int:
+        """Bits of one integer in files and plans: those of few bits lie two to a byte."""
+        return self.bits if self.bits <= 4 else 8 * self.itemsize
 
     @property
     def codes(self) -> int:

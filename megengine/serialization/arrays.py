@@ -15,7 +15,8 @@ from megengine.serialization.pickles import PLAIN, Blob, Builder, Global, Owning
 _CODES = frozenset(
     ["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", "bool", "int8", "uint8"]
 )
-_NAMES = {ours: theirs for theirs, ours in MEGENGINE_NAMES.items()} | {"qint8_narrow": "QuantizedS8"}
+_OF_8_BITS = dict.fromkeys(("qint8_narrow", "qint7"), "QuantizedS8")
+_NAMES = {ours: theirs for theirs, ours in MEGENGINE_NAMES.items()} | _OF_8_BITS
 _RAW = {"pybfloat16": bfloat16, "pyintb1": np.dtype(np.uint8), "pyintb2": np.dtype(np.uint8)}
 _RAW["pyintb4"] = np.dtype(np.uint8)
 _RAW_MODULE = "megengine.core._imperative_rt"

@@ -134,8 +134,7 @@ class _Annotator:
             fits = width % group == 0 and not rule.transposed
             reason += f", {group} a group" if fits else f"; its sums of {width} have no groups of {group}"
             group = group if fits else 0
-        few = wanted.weight_bits == 4
-        method, scheme = ("mse", "weight4") if few else (config.weight_method, "weight")
+        method, scheme = wanted.weight_scheme(config.weight_method)
         self.result.weights[name] = Weight(axis, method, reason, scheme, group)
         if (place := bias_place(expr)) is not None:
             self.result.biases[name] = place[0].output.name, place[1]

@@ -44,7 +44,7 @@ class QuantConfig:
             have fewer than 8 bits.
         bias_correction: subtract the mean error that weight and activation rounding leave per channel.
         profile: target, a name of `megengine.quantization.PROFILES` or a `Profile`.
-        precision: bits of weights and of results, a name of `PRECISIONS`: "w8a8", "w4a8", "w8a16", "w4a16", or with
+        precision: bits of weights and of results, a name of `PRECISIONS`: "w8a8", "w7a8", "w4a8", "w8a16", ..., or with
             integers for weights alone "w8" and "w4".
         group: weights along the sum that share a scale, for weights alone; 0 for all of a channel or tensor.
         rules: other integers for some layers, `LayerRule` values or texts such as "classifier=w4,group:32"; a later

@@ -194,7 +194,9 @@ class _Search:
         sizes, bits = self._sizes(), PRECISIONS[word][0] or 0
         specs = self.mixer.base.frozen.weights
         saved = {
-            (n, word): sizes[n] * (one.dtype.bits - bits) // 8 for n, one in specs.items() if one.dtype.bits > bits
+            (n, word): sizes[n] * (one.dtype.stored_bits - bits) // 8
+            for n, one in specs.items()
+            if one.dtype.bits > bits
         }
         other = self.mixer.models[-1]
         noise = self._noises([*saved], lambda move: self.mixer.rounded_weight(move[0], other))
@@ -426,7 +428,7 @@ def stored_bytes(graph: InternalGraph) -> int:
     """Bytes of all constants as they are stored: 4-bit integers two to a byte."""
     specs = [expr.outputs[0].spec for expr in graph.exprs() if isinstance(expr, Constant)]
     bits = (
-        (math.prod(s.shape), s.dtype.bits if isinstance(s.dtype, QuantizedDType) else 8 * s.dtype.itemsize)
+        (math.prod(s.shape), s.dtype.stored_bits if isinstance(s.dtype, QuantizedDType) else 8 * s.dtype.itemsize)
         for s in specs
     )
     return sum(-(-count * each // 8) for count, each in bits)

@@ -18,14 +18,18 @@ from megengine.traced_module.ir.provenance import replaced_by
 
 PRECISIONS: dict[str, tuple[int | None, int | None]] = {
     "w8a8": (8, 8),
+    "w7a8": (7, 8),
     "w4a8": (4, 8),
     "w8a16": (8, 16),
+    "w7a16": (7, 16),
     "w4a16": (4, 16),
     "w8": (8, None),
     "w4": (4, None),
     "float": (None, None),
 }
 """Bits of the weight and of the result of a layer; without bits of results only weights are integers."""
+
+_WEIGHTS = {8: "weight", 7: "weight7", 4: "weight4"}  # schemes by bits
 
 INPUT = "input"  # what stands as op where a layer is an input of the network
 GRANULARITIES = ("per_channel", "per_tensor")
@@ -68,6 +72,10 @@ class Precision:
     @property
     def weight_bits(self) -> int | None:
         return PRECISIONS[self.name][0]
+
+    def weight_scheme(self, method: str) -> tuple[str, str]:
+        """How a weight's range is chosen, and its scheme; few bits take the range of least squared error."""
+        return "mse" if self.weight_bits == 4 else method, _WEIGHTS[self.weight_bits or 8]
 
     @property
     def activation_bits(self) -> int | None:

@@ -45,8 +45,8 @@ def weights_of(layer: Apply, wanted: Precision, method: str, integer: bool) -> t
     """
     if not integer and (wanted.activation_bits or not wanted.weight_bits):
         return None
-    few, rows = wanted.weight_bits == 4, wanted.weights == "per_channel"
-    method, scheme = ("mse", "weight4") if few else (method, "weight")
+    rows = wanted.weights == "per_channel"
+    method, scheme = wanted.weight_scheme(method)
     reason = f"int{wanted.weight_bits} {wanted.weights.replace('_', ' ')}"
     lengths = [n.shape[2] for n in layer.inputs[1:3]]
     groups = [wanted.group if wanted.group and n % wanted.group == 0 else n if rows else 0 for n in lengths]

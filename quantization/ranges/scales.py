@@ -44,6 +44,7 @@ ASYMMETRIC = Scheme("quint8", False, 0, 255)
 ASYMMETRIC_SIGNED = Scheme("qint8", False, -128, 127)
 WIDE = Scheme("qint16", True, -32768, 32767)
 WEIGHT = Scheme("qint8_narrow", True, -127, 127)
+WEIGHT_7 = Scheme("qint7", True, -64, 63)
 NARROW_WEIGHT = Scheme("qint4", True, -8, 7)
 
 SCHEMES = {
@@ -53,6 +54,7 @@ SCHEMES = {
     "s8_asymmetric": ASYMMETRIC_SIGNED,
     "s16": WIDE,
     "weight": WEIGHT,
+    "weight7": WEIGHT_7,
     "weight4": NARROW_WEIGHT,
 }
 

@@ -5,7 +5,9 @@ import json
 import zipfile
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 import megengine.functional as F
 import megengine.module as M
@@ -83,7 +85,7 @@ def net(pictures):
     return traced(Net, pictures)
 
 
-INTEGERS = ("w4a8", "w8a16", "w4a16")
+INTEGERS = ("w7a8", "w4a8", "w8a16", "w4a16")
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -92,6 +94,17 @@ def test_every_precision_is_exact_for_every_profile(net, pictures, precision, pr
     made = quantize_model(net, pictures, QuantConfig(precision=precision, profile=profile))
     assert verify(made, pictures[:1]).exact
     assert not made.report.floating
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "gptq"])
+def test_weights_of_7_bits_fit_sums_of_two_products_in_16_bits(net, pictures, rounding, tmp_path):
+    made = quantize_model(net, pictures, QuantConfig(precision="w7a8", weight_method="mse", rounding=rounding))
+    export_qdq(made, tmp_path / "net.onnx")
+    model = onnx.load(tmp_path / "net.onnx")
+    stored = [numpy_helper.to_array(t) for t in model.graph.initializer if t.data_type == onnx.TensorProto.INT8]
+    stored = [w.astype(int) for w in stored if w.ndim > 1]
+    assert stored and all(30 < abs(w).max() <= 64 and 2 * 255 * abs(w).max() < 2**15 for w in stored)
+    assert model.opset_import[0].version == 17
 
 
 @pytest.mark.parametrize("precision", INTEGERS)

@@ -75,7 +75,7 @@ def to_model(model: Any, *, opset: int | None = None) -> "onnx.ModelProto":
     if opset is not None:
         return _model_proto(graph, opset)
     dtypes = [quantized(node) for node in graph.nodes() if isinstance(node, TensorNode)]
-    opset = OPSET if all(d is None or d.bits in (8, 32) for d in dtypes) else OPSET_OF_OTHER_BITS
+    opset = OPSET if all(d is None or d.bits in (7, 8, 32) for d in dtypes) else OPSET_OF_OTHER_BITS
     while True:
         try:
             return _model_proto(graph, opset)

@@ -81,7 +81,8 @@ class QuantDtypeMeta(_Meta):
         return bool(self.is_unsigned)
 
 
-_CNAMES = {ours: theirs for theirs, ours in MEGENGINE_NAMES.items()} | {"qint8_narrow": "QuantizedS8"}
+_OF_8_BITS = dict.fromkeys(("qint8_narrow", "qint7"), "QuantizedS8")
+_CNAMES = {ours: theirs for theirs, ours in MEGENGINE_NAMES.items()} | _OF_8_BITS
 _METAS = {
     name: QuantDtypeMeta(name, _CNAMES[name], storage.name, qmin, qmax)
     for name, (storage, qmin, qmax) in QUANTIZED.items()
