@@ -347,5 +347,6 @@ def load(path: Path, how: Recipe) -> np.ndarray:
 
 def images_in(folder: Path) -> list[Path]:
     """Picture files below a folder, in path order; hidden ones, which systems keep beside pictures, are none."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    named = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    found = (path for path in named if path.is_file() or not path.exists())  # a link to nothing is refused when read
     return sorted(path for path in found if not any(part[0] == "." for part in path.relative_to(folder).parts))

@@ -1,7 +1,7 @@
 """Shared by `ptq`, `analyze` and `demo`: quantization with a progress bar, and the section of the report."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from megengine.cli.output import Output
 from megengine.cli.report import Section
 from megengine.cli.samples import Samples
+from megengine.core.errors import listed
 from megengine.core.text import counted
 from megengine.kernels import isa
 from megengine.quantization import (
@@ -25,6 +26,9 @@ from megengine.quantization import (
     stored_bytes,
 )
 from megengine.traced_module import TracedModule
+
+LOST = 3  # edges of the lowest SQNR that a page names
+ALONE = 2  # dangers of a kind that have a line each
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,41 @@ class Found:
             "danger": [str(one) for one in self.risks if not one.handled],
             "fault": [str(one) for one in self.faults],
             "advice": [str(one) for one in self.advice],
-            "note": [str(one) for one in self.risks if one.handled],
+            "note": _together([one for one in self.risks if one.handled]),
         }
+
+    def lost_most(self) -> list[tuple[str, str]]:
+        """Lines about the edges with the most noise and its cause, and what to do where nothing was tried."""
+        worst = [edge for edge in self.edges.worst(LOST) if edge.sqnr_db is not None and edge.sqnr_db < math.inf]
+        lines = [
+            ("lost most", f"{e.name} ({e.op}): {e.sqnr_db:.1f} dB" + (f", by {e.noise_from}" if e.noise_from else ""))
+            for e in worst
+        ]
+        if worst and self.layers is None:
+            lines.append(("next", "mge-quantize analyze, with the options of this run, measures which settings gain"))
+        return lines
 
     def to_json(self) -> dict[str, Any]:
         """Plain values: the fields of the edges, and lists of the rest."""
         layers = None if self.layers is None else self.layers.to_json()
         lists = {key: [one.to_json() for one in getattr(self, key)] for key in ("faults", "risks", "advice")}
         return {**self.edges.to_json(), "sensitivity": layers, **lists, "headline": self.headline()}
+
+
+def _together(risks: Sequence[Risk]) -> list[str]:
+    """A line for each danger; more than two of a kind, which are dealt with alike, share one."""
+    kinds: dict[tuple[str, str], list[Risk]] = {}
+    for one in risks:
+        kinds.setdefault((one.kind, one.handled), []).append(one)
+    lines: list[str] = []
+    for (kind, handled), alike in kinds.items():
+        if len(alike) <= ALONE:
+            lines += map(str, alike)
+        else:
+            names = listed((one.name for one in alike), 3)
+            text = f"of {alike[0].name}, {alike[0].text}"
+            lines.append(f"{counted(len(alike), 'layer')} ({names}): {kind}: {text}; {handled}")
+    return lines
 
 
 def quantize_with_progress(
@@ -159,9 +190,11 @@ def floating_line(model: Any) -> str:
 
 def noted(found: Found) -> dict[str, Any]:
     """What analysis found as parts of a section: headline, notes, layers alone."""
+    told = [(kind, line) for kind, lines in found.told().items() for line in lines]
+    graver, notes = ([line for line in told if (line[0] == "note") == is_note] for is_note in (False, True))
     return {
         "headline": found.headline(),
-        "notes": [(kind, line) for kind, lines in found.told().items() for line in lines],
+        "notes": [*graver, *found.lost_most(), *notes],
         "sensitivity": [] if found.layers is None else found.layers.to_json()["layers"],
     }
 

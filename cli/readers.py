@@ -118,7 +118,11 @@ def check_batch(batch: Batch, slots: Sequence[Slot], where: str) -> Batch:
     Raises ShapeError or DTypeError for what does not fit, and FileFormatError for NaN and infinity.
     """
     if len(batch) != len(slots):
-        raise ShapeError(f"{where}: {counted(len(batch), 'array')}; expected {len(slots)}, one for each network input")
+        names = ", ".join(slot.name for slot in slots)
+        raise ShapeError(
+            f"{where}: {counted(len(batch), 'array')}; expected {len(slots)}, one for each network input ({names}): "
+            f"write them by name, numpy.savez(file, {', '.join(f'{slot.name}=...' for slot in slots[:2])})"
+        )
     return tuple(_checked_array(array, slot, where) for array, slot in zip(batch, slots, strict=True))
 
 

@@ -172,7 +172,8 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     """
     if not isinstance(name, str) or len(name) > _MAX_NAME:  # the search takes quadratic time
         return ""
-    close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, list(candidates), n=3, cutoff=0.6)
+    close.sort(key=lambda one: sorted(one) != sorted(name))  # the same letters in another order are nearer than others
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

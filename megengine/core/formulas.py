@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeAlias
 
 from megengine.core.errors import ShapeError
@@ -45,6 +45,10 @@ def add(a: Formula, b: Formula, sign: int = 1) -> Formula:
 
 
 def multiply(a: Formula, b: Formula) -> Formula:
+    for number, other in ((a, b), (b, a)):
+        if len(number) == 1 and not number[0][0]:  # the order of terms does not depend on their factors
+            factor = number[0][1]
+            return other if factor == 1 else tuple((atoms, f * factor) for atoms, f in other)
     terms: dict[tuple[Atom, ...], Fraction] = {}
     for left, f in a:
         for right, g in b:
@@ -291,12 +295,17 @@ def parsed(node: ast.AST) -> Formula:
     raise ValueError
 
 
+@lru_cache(4096)  # a network divides the same few sizes at each of its windows
+def _floored(a: Formula, b: Formula) -> Formula:
+    return rounded_down(quotient(a, b))
+
+
 BINARY: dict[type, Callable[[Formula, Formula], Formula]] = {
     ast.Add: add,
     ast.Sub: lambda a, b: add(a, b, -1),
     ast.Mult: multiply,
     ast.Div: quotient,
-    ast.FloorDiv: lambda a, b: rounded_down(quotient(a, b)),
+    ast.FloorDiv: _floored,
 }
 
 

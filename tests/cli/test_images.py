@@ -157,6 +157,12 @@ def test_pictures_come_in_path_order(tmp_path):
     assert [path.name for path in images_in(tmp_path)] == ["a.JPG", "b.png", "d.png"]
 
 
+def test_a_link_to_nothing_is_refused_and_not_left_out(tmp_path):
+    (tmp_path / "a.png").symlink_to(tmp_path / "gone.png")
+    with pytest.raises(FileFormatError, match="a.png: cannot be read .*; remove or repair the file"):
+        load(images_in(tmp_path)[0], PLAIN)
+
+
 def test_recipes_from_text(tmp_path):
     made = recipe("tf,size=160,resize=stretch,mean=1,2,3,flip=true")
     assert (made.size, made.resize, made.mean, made.std, made.flip) == (

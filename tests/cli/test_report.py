@@ -19,9 +19,10 @@ from megengine.cli.drawing_parts import both_histograms, channel_ranges, one_by_
 from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.images import Recipe
 from megengine.cli.measuring import interleaved
+from megengine.cli.quantizing import Found, noted
 from megengine.cli.report import WORDS, Section, decibel, histogram, number, percent, profile, render
 from megengine.models import resnet50
-from megengine.quantization import TensorStatistics
+from megengine.quantization import Risk, TensorStatistics
 from megengine.tensor import tensor
 from megengine.traced_module import lower, trace_module
 from megengine.traced_module.pictures.page import hash_of, viewer
@@ -209,6 +210,25 @@ def test_what_was_found_layers_alone_and_pictures_stand_on_the_page():
     graphs = json.loads(re.findall(r"<script[^>]*>(.*?)</script>", text, re.S)[0])["graphs"]
     noise = {box["name"]: (box["noise"], box["ratio"]) for one in graphs for box in one["nodes"] if "noise" in box}
     assert noise["edge_0"] == (0.667, "SQNR 20.0 dB") and set(noise) == {"edge_0", "edge_1", "edge_2"}
+
+
+def test_notes_of_a_kind_share_a_line_behind_the_layers_that_lost_most():
+    risks = tuple(Risk(f"conv_{i}", "bias", f"seen {i}", "added later") for i in range(5))
+    worst = [SimpleNamespace(name="relu", op="relu", sqnr_db=12.5, noise_from="weights"), edge_of_no_noise()]
+    edges = SimpleNamespace(
+        worst=lambda n: worst[:n], output_agreement=None, output_sqnr_db=20.0, output_cosine=1.0, to_json=dict
+    )
+    notes = noted(Found(edges, risks=(*risks, Risk("fc", "dead channels", "a", "b"), Risk("x", "bias", "huge"))))[
+        "notes"
+    ]
+    assert [kind for kind, _ in notes] == ["danger", "lost most", "next", "note", "note"]
+    assert notes[1][1] == "relu (relu): 12.5 dB, by weights"
+    assert notes[3][1] == "5 layers (conv_0, conv_1, conv_2, and 2 more): bias: of conv_0, seen 0; added later"
+    assert notes[4][1] == "fc: dead channels: a; b"
+
+
+def edge_of_no_noise():
+    return SimpleNamespace(name="pad", op="pad", sqnr_db=math.inf, noise_from="")
 
 
 def test_a_page_explains_its_words():

@@ -1,6 +1,7 @@
 """What an import rule sees of a node, and the table of rules."""
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -212,7 +213,7 @@ class OnnxNode:
         except ShapeError as error:
             raise self.fail(str(error)) from error
         for node in made if isinstance(made, tuple) else (made,):
-            if len(node.shape) > MAX_AXES or node.spec.size > MAX_ELEMENTS:
+            if len(node.shape) > MAX_AXES or math.prod(map(int, node.shape)) > MAX_ELEMENTS:
                 limits = f"at most {MAX_AXES} axes and {MAX_ELEMENTS} elements are accepted"
                 raise self.fail(f"its result has shape {brief(node.shape)}; {limits}")
         return made

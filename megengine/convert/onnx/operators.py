@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 def record_of(op_type: str) -> Op | None:
     """The op whose record says how this operator is read."""
-    rules = ((op, op.onnx) for op in registry.values())
-    return next(
-        (op for op, rule in rules if isinstance(rule, OnnxRule) and rule.read and rule.op_type == op_type), None
-    )
+    for op in registry.values():
+        rule = op.onnx
+        if isinstance(rule, OnnxRule) and rule.op_type == op_type and rule.read:
+            return op
+    return None
 
 
 def exported_as(op_type: str) -> Op:
