@@ -21,6 +21,8 @@ from megengine.traced_module.opening.sample_places import at_every_sample, place
 
 Shape = tuple[int, ...]
 
+_FEW = 4  # operands of which some may be repeated and others not
+
 
 def at_batch(graph: InternalGraph, size: int, *, last: bool = False) -> InternalGraph:
     """A copy of a graph of ops whose inputs have another first length.
@@ -196,11 +198,11 @@ def _repeats(expr: Apply, specs: list[TensorSpec], old: list[Shape]) -> dict[int
     """Operands that lie for every sample, with their axis (from the end) and how often: as many as the op takes so.
 
     Their axis is one in which another operand follows the batch; one of that length may be another axis (of places
-    beside values), so fewer are tried too.
+    beside values), so fewer are tried too where they are few (a joined list may be long).
     """
     shapes = [spec.shape for spec in specs]
     found = {at: longer for at in range(len(old)) if (longer := _lengthened(shapes, old, at)) is not None}
-    for count in range(len(found), 0, -1):
+    for count in range(len(found), 0 if len(found) <= _FEW else len(found) - 1, -1):
         for chosen in combinations(found, count):
             with suppress(MegEngineError):
                 tried = [_longer(spec, *found[at]) if at in chosen else spec for at, spec in enumerate(specs)]
