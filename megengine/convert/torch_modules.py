@@ -11,7 +11,7 @@ import numpy as np
 from megengine.convert.onnx import load
 from megengine.convert.torch_examples import Examples
 from megengine.convert.torch_missing import exported_again
-from megengine.core.errors import ArgumentError, FileFormatError, MissingImportError, UnsupportedError
+from megengine.core.errors import ArgumentError, MegEngineError, MissingImportError, UnsupportedError
 from megengine.core.text import one_line
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule
@@ -69,7 +69,7 @@ def from_torch(
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore", (DeprecationWarning, FutureWarning))  # of torch about its own code
             return _read(torch, module, arguments, named, dynamic_shapes)
-    except FileFormatError:
+    except MegEngineError:  # what the importer says
         raise
     except Exception as error:
         text = one_line(" ".join(str(error.__cause__ or error).split()))
