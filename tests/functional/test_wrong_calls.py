@@ -17,6 +17,7 @@ from megengine.dispatch import no_interposers, public_functions
 SCRIPT = Path(__file__).parents[1] / "helpers" / "wrong_calls.py"
 
 
+@pytest.mark.slow
 def test_every_wrong_call_in_a_process_of_its_own(tmp_path):
     command = [sys.executable, "-W", "ignore", str(SCRIPT)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path)

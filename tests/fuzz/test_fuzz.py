@@ -35,6 +35,7 @@ def test_sound_files_are_loaded(kind, tmp_path):
         assert fuzz.loaded(kind, path) == "loaded"
 
 
+@pytest.mark.slow
 def test_the_fuzzer_finds_and_keeps_faults(tmp_path, capsys):
     # this seed gives each of the planted files once; a process that dies takes seconds to start again
     options = ["--seed", "21", "--count", "5", "--jobs", "1"]

@@ -26,6 +26,7 @@ spec.loader.exec_module(fuzz_calls)
 BEST = isa.available()[-1]
 
 
+@pytest.mark.slow
 def test_random_calls(capfd):
     assert fuzz_calls.main(["--count", "600", "--seed", "11", "--levels", BEST]) == 0, capfd.readouterr().out
 
@@ -37,6 +38,7 @@ def test_many_random_calls(level, capfd):
     assert fuzz_calls.main([*count, "--levels", level]) == 0, capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_fuzzer_finds_planted_faults(capfd):
     kinds = ["error", "silence", "nameless", "writes", "differs", "nothing", "crash"]  # behind it processes start anew
     names = ",".join(PLANTED + kind for kind in kinds)
@@ -67,6 +69,7 @@ def test_what_it_prints_makes_the_call_again(kind, text, capfd):
     assert re.search(text, capfd.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_layer_whose_gradient_jumps_with_its_rounding_errors_is_no_fault(capfd):
     """The batch norm gives a value that is zero but for them, and a ReLU takes it."""
     picture = Array((1, 3, 6, 6), "float32", values="given", place=0)

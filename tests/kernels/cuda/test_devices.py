@@ -134,6 +134,7 @@ class Net(M.Module):
         return self.fc(F.flatten(F.max_pool2d(x, 2), 1))
 
 
+@pytest.mark.slow
 def test_training_follows_the_processor():
     losses, networks = {}, {}
     for device in ("cpu0", "gpu0"):
