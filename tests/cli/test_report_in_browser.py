@@ -103,14 +103,14 @@ def test_every_row_is_printed(browser, page, tmp_path):
 def test_all_that_was_found_is_printed(browser, tmp_path):
     """The notes behind a fold are open on paper, and closed again behind it."""
     path = tmp_path / "report.html"
-    section = replace(long_section(3), notes=[("note", f"finding {i}") for i in range(9)], plan="step 1")
+    section = replace(long_section(3), notes=[("note", f"finding {i}") for i in range(11)], plan="step 1")
     path.write_text(render("a network", [section], recipe={}), encoding="utf-8")
     browser.open(path)
     shown = "[...document.querySelectorAll('.notes li')].map((e) => e.checkVisibility())"
-    assert browser.ask(shown) == [True] * 6 + [False] * 3
+    assert browser.ask(shown) == [True] * 8 + [False] * 3
     browser.ask(f"addEventListener('beforeprint', () => {{ window.onPaper = {shown}; }})")
     browser.printed()
-    assert browser.ask("window.onPaper") == [True] * 9 and browser.ask(shown) == [True] * 6 + [False] * 3
+    assert browser.ask("window.onPaper") == [True] * 11 and browser.ask(shown) == [True] * 8 + [False] * 3
 
 
 def test_a_dot_leads_to_its_row_though_the_field_hides_it(browser, page):
