@@ -30,7 +30,7 @@ QUANTIZED = {
     "quint4": (np.dtype(np.uint8), 0, 15),
     "qint1": (np.dtype(np.int8), 0, 1),
 }
-# MegEngine's name in the metadata of a NumPy dtype -> ours; a narrow range has no name of its own there
+# MegEngine's name in the metadata of a NumPy dtype -> ours
 MEGENGINE_NAMES = {
     "QuantizedS8": "qint8",
     "Quantized8Asymm": "quint8",
@@ -40,6 +40,10 @@ MEGENGINE_NAMES = {
     "Quantized4Asymm": "quint4",
     "QuantizedS1": "qint1",
 }
+# and of each of ours; ranges that are narrower than the storage have no name of their own there
+TO_MEGENGINE = {ours: theirs for theirs, ours in MEGENGINE_NAMES.items()} | dict.fromkeys(
+    ("qint8_narrow", "qint7"), "QuantizedS8"
+)
 
 
 @dataclass(frozen=True, slots=True)

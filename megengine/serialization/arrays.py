@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import MEGENGINE_NAMES, QuantizedDType, bfloat16, from_metadata
+from megengine.core.dtype import TO_MEGENGINE, QuantizedDType, bfloat16, from_metadata
 from megengine.core.errors import DTypeError, FileFormatError, brief
 from megengine.core.text import counted
 from megengine.serialization.pickles import PLAIN, Blob, Builder, Global, Owning, Record
@@ -15,8 +15,6 @@ from megengine.serialization.pickles import PLAIN, Blob, Builder, Global, Owning
 _CODES = frozenset(
     ["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", "bool", "int8", "uint8"]
 )
-_OF_8_BITS = dict.fromkeys(("qint8_narrow", "qint7"), "QuantizedS8")
-_NAMES = {ours: theirs for theirs, ours in MEGENGINE_NAMES.items()} | _OF_8_BITS
 _RAW = {"pybfloat16": bfloat16, "pyintb1": np.dtype(np.uint8), "pyintb2": np.dtype(np.uint8)}
 _RAW["pyintb4"] = np.dtype(np.uint8)
 _RAW_MODULE = "megengine.core._imperative_rt"
@@ -36,7 +34,7 @@ def with_metadata(dtype: QuantizedDType) -> np.dtype:
     """The integer dtype with MegEngine's metadata for a per-tensor quantized dtype."""
     if dtype.axis is not None:
         raise FileFormatError(f"{dtype}: MegEngine's files hold one scale per tensor; save it natively instead")
-    meta: dict[str, Any] = {"name": _NAMES[dtype.name], "scale": dtype.scale}
+    meta: dict[str, Any] = {"name": TO_MEGENGINE[dtype.name], "scale": dtype.scale}
     if "Asymm" in meta["name"]:
         meta["zero_point"] = dtype.zero_point
     return np.dtype(dtype.storage, metadata={"mgb_dtype": meta})

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megengine.core.dtype import (
-    MEGENGINE_NAMES,
     QUANTIZED,
+    TO_MEGENGINE,
     QuantizedDType,
     bfloat16,
     from_metadata,
@@ -81,10 +81,8 @@ class QuantDtypeMeta(_Meta):
         return bool(self.is_unsigned)
 
 
-_OF_8_BITS = dict.fromkeys(("qint8_narrow", "qint7"), "QuantizedS8")
-_CNAMES = {ours: theirs for theirs, ours in MEGENGINE_NAMES.items()} | _OF_8_BITS
 _METAS = {
-    name: QuantDtypeMeta(name, _CNAMES[name], storage.name, qmin, qmax)
+    name: QuantDtypeMeta(name, TO_MEGENGINE[name], storage.name, qmin, qmax)
     for name, (storage, qmin, qmax) in QUANTIZED.items()
     if name != "qint16"  # of no fake quantization
 }
