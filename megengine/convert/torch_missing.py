@@ -168,10 +168,10 @@ def _mean_of_places(torch: Any, x: Any, dim: int, at: Any, y: Any, reduce: str, 
     """Means of what comes to a place, from sums."""
     if reduce != torch.mean.__name__ or not x.is_floating_point():
         return NotImplemented
-    ones = torch.ones_like(x) if include_self else torch.zeros_like(x)
-    counts = ones.scatter_add(dim, at, torch.ones_like(y)).clamp(min=1)
-    base = x if include_self else torch.where(ones.scatter_add(dim, at, torch.ones_like(y)) > 0, 0.0, x)
-    return base.scatter_add(dim, at, y) / counts
+    start = torch.ones_like(x) if include_self else torch.zeros_like(x)
+    counts = start.scatter_add(dim, at, torch.ones_like(y))
+    base = x if include_self else torch.where(counts > 0, 0.0, x)
+    return base.scatter_add(dim, at, y) / counts.clamp(min=1)
 
 
 def _scan(torch: Any, x: Any, dim: int, combine: Callable[..., Any]) -> Any:

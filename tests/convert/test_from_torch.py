@@ -146,6 +146,15 @@ def test_results_unlike_torchs_are_said(monkeypatch):
         from_torch(Mean(), picture())
 
 
+def test_what_the_importer_refuses_is_not_said_of_torch(monkeypatch):
+    def refused(model):
+        raise UnsupportedError("node 'a': no rule for this operator")
+
+    monkeypatch.setattr("megengine.convert.torch_modules.load", refused)
+    with pytest.raises(UnsupportedError, match=r"^node 'a': no rule for this operator$"):
+        from_torch(torch.nn.Linear(2, 2), np.ones((1, 2), np.float32))
+
+
 def test_errors():
     with pytest.raises(ArgumentError, match=r"module is a int; expected a torch\.nn\.Module"):
         from_torch(3)
