@@ -118,10 +118,10 @@ def check_batch(batch: Batch, slots: Sequence[Slot], where: str) -> Batch:
     Raises ShapeError or DTypeError for what does not fit, and FileFormatError for NaN and infinity.
     """
     if len(batch) != len(slots):
-        names = ", ".join(slot.name for slot in slots)
+        named = ", ".join(f"{slot.name}=..." for slot in slots)
         raise ShapeError(
-            f"{where}: {counted(len(batch), 'array')}; expected {len(slots)}, one for each network input ({names}): "
-            f"write them by name, numpy.savez(file, {', '.join(f'{slot.name}=...' for slot in slots[:2])})"
+            f"{where}: {counted(len(batch), 'array')}; expected {len(slots)}, one for each network input: "
+            f"write them by name, numpy.savez(file, {named})"
         )
     return tuple(_checked_array(array, slot, where) for array, slot in zip(batch, slots, strict=True))
 

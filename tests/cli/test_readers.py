@@ -98,6 +98,16 @@ def test_arrays_of_npz_whose_names_say_nothing(tmp_path, arrays, names, message)
         open_reader(str(tmp_path / "x.npz"), [Slot(name, (1, 1), np.dtype(np.float32)) for name in names])
 
 
+def test_too_few_arrays_are_told_how_to_be_written(tmp_path):
+    inputs = [Slot(name, (1, 1), np.dtype(np.float32)) for name in ("left", "input_2", "mask")]
+    np.save(tmp_path / "one.npy", ONE)
+    with pytest.raises(ShapeError, match="1 array; expected 3, one for each network input") as caught:
+        list(open_reader(str(tmp_path / "one.npy"), inputs))
+    advice = str(caught.value).rpartition("write them by name, ")[2].replace("...", "one")
+    eval(advice, {"numpy": np, "file": tmp_path / "all.npz", "one": ONE})
+    assert len(list(open_reader(str(tmp_path / "all.npz"), inputs))) == len(ONE)
+
+
 def test_errors_of_a_function_name_it_and_the_batch(tmp_path):
     path = tmp_path / "data.py"
     path.write_text(

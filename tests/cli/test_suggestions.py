@@ -17,7 +17,7 @@ from PIL import Image
 
 from megengine.cli.app import COMMANDS, group
 from megengine.cli.recipes import in_options
-from megengine.core.errors import nearest_file
+from megengine.core.errors import nearest, nearest_file
 from megengine.traced_module.formats import native
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -323,6 +323,10 @@ def test_a_path_without_a_file_has_the_nearest(call, words):
     code, line = call(*words)
     (near,) = re.findall(r"did you mean '([^']+)'\?", line)
     assert code in (1, 2) and Path(near).exists(), line
+
+
+def test_letters_in_another_order_are_nearest():
+    assert nearest("pqt", ["qat", "ptq"]) == "; did you mean 'ptq'?"
 
 
 def test_the_nearest_of_a_path(tmp_path, monkeypatch):
