@@ -29,6 +29,7 @@ _WEIGHTS, _INTEGER_WEIGHTS = (1, 2), (1, 2, 3, 4)  # the inputs w, b and w, b, M
 WIDEST_HALF = 13  # columns of a depthwise kernel of bfloat16
 _MANY_ROWS, _DEEP = 128, 512  # from which a product is a convolution of points
 _OF_THE_LIBRARY = ("none", "relu", "relu6")  # activations that every implementation computes exactly
+_OF_HALVES = (*_OF_THE_LIBRARY, "hsigmoid", "hswish")  # and those that it computes fast in bfloat16
 
 
 def _load() -> tuple[ModuleType | None, str]:
@@ -83,8 +84,7 @@ def _layer_usable(problem: Problem) -> str | None:
         return _float_usable(problem)
     if not (isa.has("bf16") and _module.bfloat16_is_native()):
         return f"no instructions for bfloat16, active is {isa.active()}"
-    activation = problem.attrs.get("activation", "none")
-    return _missing(problem) if _module.has_activation(activation) else f"{activation} of bfloat16"
+    return _missing(problem)
 
 
 def _conv_usable(problem: Problem) -> str | None:
@@ -144,7 +144,7 @@ def _bias(constants: dict[int, np.ndarray], channels: int) -> np.ndarray:
 def _activation(problem: Problem) -> tuple[str, Any]:
     """The library's activation, and the own function that the step applies to its results, or None."""
     name = problem.attrs.get("activation", "none")
-    if name in _OF_THE_LIBRARY or problem.inputs[0].dtype == bfloat16:
+    if name in (_OF_HALVES if problem.inputs[0].dtype == bfloat16 else _OF_THE_LIBRARY):
         return name, None
     return "none", _core.float_function(name, 0.0)
 

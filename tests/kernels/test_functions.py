@@ -8,16 +8,24 @@ import pytest
 import megengine.functional as F
 import megengine.module as M
 from megengine import plan
+from megengine.core.dtype import bfloat16
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply, get_op, infer
 from megengine.kernels import _core, isa, lists
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.ops.fused import ACTIVATIONS
+from megengine.quantization import to_half
 from megengine.tensor import tensor
 from megengine.traced_module import trace_module
 
 F32 = np.float32
+LAYERS_OF_HALVES = {
+    "conv2d": (lambda: M.Conv2d(3, 17, 3), (2, 3, 9, 8)),
+    "conv3d": (lambda: M.Conv3d(3, 17, 3), (1, 3, 5, 6, 7)),
+    "conv_transpose2d": (lambda: M.ConvTranspose2d(4, 6, 3, stride=2), (1, 4, 5, 6)),
+    "linear": (lambda: M.Linear(11, 1030), (3, 11)),
+}
 erf = np.vectorize(math.erf, otypes=[float])
 
 
@@ -193,6 +201,30 @@ def test_layers_apply_every_activation_while_the_values_are_near(activation, thr
     compiled = plan.compile(trace_module(net, tensor(x)), threads=threads)
     assert "reference" not in compiled.describe() and f" {activation} " not in compiled.describe()
     np.testing.assert_allclose(compiled(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(not isa.has("bf16"), reason="no instructions for bfloat16")
+@pytest.mark.parametrize("activation", [a for a in ACTIVATIONS if a != "none"])
+@pytest.mark.parametrize("layer", ["conv2d", "conv3d", "conv_transpose2d", "linear"])
+def test_layers_of_bfloat16_round_as_the_two_ops_by_themselves(layer, activation):
+    class Net(M.Module):
+        def __init__(self, act):
+            super().__init__()
+            self.act, self.layer = act, LAYERS_OF_HALVES[layer][0]()
+
+        def forward(self, x):
+            return self.act(self.layer(x))
+
+    x = np.random.default_rng(5).standard_normal(LAYERS_OF_HALVES[layer][1]).astype(F32) * 4
+    whole, alone = Net(getattr(F, activation)).eval(), Net(lambda x: x).eval()
+    alone.load_state_dict(whole.state_dict())
+    nets = [to_half(trace_module(net, tensor(x)), "bf16") for net in (whole, alone)]
+    fused, plain = (plan.compile(net, threads=1) for net in nets)
+    assert f" {activation} " not in fused.describe(), fused.describe()
+    before = plain(x)[0]
+    expected = apply(activation, tensor(before.astype(bfloat16))).numpy()
+    once = activation in ("hsigmoid", "hswish")  # computed by the library before it rounds
+    np.testing.assert_allclose(fused(x)[0], expected.astype(F32), 0, once * 2**-8 * np.abs(before).max())
 
 
 def test_a_function_that_does_not_exist_is_refused():

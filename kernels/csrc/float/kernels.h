@@ -104,6 +104,9 @@ struct FloatKernels {
     // The places of the largest numbers, or the smallest, along the first axis of src [n][cols], n >= 1.
     void (*places)(const float* src, std::int32_t* dst, std::int64_t n, std::int64_t cols, bool most);
     void (*apply)(const float* src, float* dst, std::int64_t size, Function function, float a);
+    // The same of bfloat16: computed in float32, rounded once.
+    void (*apply_halves)(const std::uint16_t* src, std::uint16_t* dst, std::int64_t size, Function function,
+                         float a);
     void (*softmax)(const float* src, float* dst, const SoftmaxShape& s, std::int64_t begin,
                     std::int64_t end);
     // (x - mean) / sqrt(variance + eps) of rows, times weight, plus bias; both may be null. Without `centred`

@@ -162,7 +162,12 @@ nb::capsule float_function(const std::string& name, float a) {
                                       float a) {
         active_float_kernels().apply(src, dst, size, static_cast<Function>(function), a);
     };
-    auto made = std::make_unique<FloatFunction>(kApply, static_cast<int>(function_of(name)), a);
+    static constexpr auto kApplyHalves = [](const std::uint16_t* src, std::uint16_t* dst, std::int64_t size,
+                                            int function, float a) {
+        active_float_kernels().apply_halves(src, dst, size, static_cast<Function>(function), a);
+    };
+    auto made =
+        std::make_unique<FloatFunction>(kApply, kApplyHalves, static_cast<int>(function_of(name)), a);
     return nb::capsule(made.release(), kFunctionCapsule,
                        [](void* p) noexcept { delete static_cast<FloatFunction*>(p); });
 }

@@ -5,7 +5,6 @@
 #include <string>
 
 namespace mge {
-bool has_activation(const std::string& name);
 void bind_conv(nanobind::module_& m);
 void bind_conv_backward(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
@@ -36,7 +35,6 @@ NB_MODULE(_onednn, m) {
     mge::bind_matmul(m);
     mge::bind_windows(m);
     m.def("int8_is_exact", &mge::int8_is_exact);
-    m.def("has_activation", &mge::has_activation);
     m.def("bfloat16_is_native", &mge::bfloat16_is_native);
     m.def("version", [] {
         const auto* v = dnnl::version();

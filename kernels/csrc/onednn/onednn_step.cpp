@@ -72,18 +72,9 @@ struct Activation {
 constexpr Activation kActivations[] = {
     {"relu", dnnl::algorithm::eltwise_relu, 0.f, 0.f},
     {"relu6", dnnl::algorithm::eltwise_clip, 0.f, 6.f},
-    {"sigmoid", dnnl::algorithm::eltwise_logistic, 0.f, 0.f},
-    {"silu", dnnl::algorithm::eltwise_swish, 1.f, 0.f},
     {"hsigmoid", dnnl::algorithm::eltwise_hardsigmoid, 1.f / 6.f, 0.5f},
     {"hswish", dnnl::algorithm::eltwise_hardswish, 1.f / 6.f, 0.5f},
-    {"tanh", dnnl::algorithm::eltwise_tanh, 0.f, 0.f},
-    {"gelu", dnnl::algorithm::eltwise_gelu_erf, 0.f, 0.f},
 };
-
-bool has_activation(const std::string& name) {
-    return name == "none" || std::any_of(std::begin(kActivations), std::end(kActivations),
-                                         [&](const Activation& a) { return name == a.name; });
-}
 
 dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask) {
     using alg = dnnl::algorithm;
@@ -174,7 +165,7 @@ void PartsStep::run(int part, std::byte* const* buffers, std::byte* scratch) con
         } else {
             p.primitive.execute(this_thread_stream(), p.args);
         }
-        if (after.apply) after(reinterpret_cast<float*>(dst), p.dst_size);
+        if (after.apply) after(dst, p.dst_size, halves);
         for (std::size_t r = 0; r < p.rows; ++r) std::memcpy(place + r * p.pitch, dst + r * p.width, p.width);
     });
 }
@@ -216,6 +207,7 @@ nanobind::object parts_step(const std::vector<Split>& splits, bool residual, con
     const auto made = [&](const Split& split) {
         auto step = std::make_unique<PartsStep>();
         step->floats = !exact;
+        step->halves = dst.type == dnnl::memory::data_type::bf16;
         step->dst_index = residual ? 2 : 1;
         step->after = function_in(after);
         split(*step);

@@ -46,7 +46,6 @@ struct Epilogue {
     float sum_scale = 1;
 };
 dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask);
-bool has_activation(const std::string& name);  // of an op, or "none"
 
 dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted);
 dnnl::memory copied(const F32& values);
@@ -98,7 +97,7 @@ class PartsStep final : public Step {
   public:
     std::vector<Part> parts_list;
     int dst_index = 1;
-    bool floats = false;
+    bool floats = false, halves = false;  // results are float32 or bfloat16; bfloat16
     FloatFunction after{};  // of the results, while they are in the cache; none if it has no code
 
     int parts() const override { return static_cast<int>(parts_list.size()); }

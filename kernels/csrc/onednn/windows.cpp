@@ -118,6 +118,7 @@ class WindowStep final : public Step {
           scratch_(pd.scratchpad_desc()),
           fixed_(std::move(fixed)),
           after_(after),
+          halves_(type == Type::bf16),
           size_(static_cast<std::int64_t>(as_given(dst, kFloat).get_size() / sizeof(float))),
           pad_(aligned(std::max({scratch_.get_size(), in_.scratch.get_size(), out_.scratch.get_size()}))),
           source_(in_.needed() ? aligned(in_.to.get_size()) : 0),
@@ -139,7 +140,7 @@ class WindowStep final : public Step {
                 primitive_.execute(this_thread_stream(), arguments);
             }
             if (result_) out_.run(result, buffers[1], scratch);
-            if (after_.apply) after_(reinterpret_cast<float*>(buffers[1]), size_);
+            if (after_.apply) after_(buffers[1], size_, halves_);
         });
     }
 
@@ -149,6 +150,7 @@ class WindowStep final : public Step {
     desc scratch_;
     Arguments fixed_;
     FloatFunction after_;  // of the results; none if it has no code
+    bool halves_;          // the result is bfloat16
     std::int64_t size_;    // of the result, in numbers
     std::size_t pad_, source_, result_;
 };
