@@ -159,14 +159,19 @@ def _top_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) 
     return _core.top_step(type=str(x.dtype), rows=x.size // n, n=n, k=attrs.k, descending=attrs.descending)
 
 
+def _floats_only(problem: Problem) -> str | None:
+    """As `float32_only`, of bfloat16 as well, which is computed in float32 and rounded once."""
+    return no_elements(problem) if problem.inputs[0].dtype == bfloat16 else float32_only(problem)
+
+
 # ---------------------------------------------------------------- softmax
 
 
 def _softmax_usable(problem: Problem) -> str | None:
-    x = problem.inputs[0]
-    if _along(problem)[2] > 1 and _is_last(problem):
+    x, apart = problem.inputs[0], _along(problem)[2] > 1
+    if apart and _is_last(problem):
         return f"axis {problem.attrs.axis} of {x.shape} lies apart"
-    return float32_only(problem)
+    return float32_only(problem) if apart else _floats_only(problem)
 
 
 def _is_last(problem: Problem) -> bool:
@@ -178,7 +183,8 @@ def _is_last(problem: Problem) -> bool:
 def _softmax(problem: Problem, threads: int, *, rows: bool) -> Any:
     outer, n, inner = _along(problem, rows=rows)
     log, in_turn = problem.op == "log_softmax", not _is_last(problem)
-    return _core.softmax_step(outer=outer, n=n, inner=inner, in_turn=in_turn, log=log, threads=threads)
+    half = problem.inputs[0].dtype == bfloat16
+    return _core.softmax_step(outer=outer, n=n, inner=inner, in_turn=in_turn, log=log, half=half, threads=threads)
 
 
 # ---------------------------------------------------------------- normalisation
@@ -187,19 +193,14 @@ def _softmax(problem: Problem, threads: int, *, rows: bool) -> Any:
 def _norm_usable(problem: Problem) -> str | None:
     x = problem.inputs[0]
     walked = _walked(x)
-    return float32_only(problem) if walked == sorted(walked) else "the last axes lie apart"
+    return _floats_only(problem) if walked == sorted(walked) else "the last axes lie apart"
 
 
 def _norm_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     x, a = problem.inputs[0], problem.attrs
     cols = math.prod(x.shape[x.ndim - a.axes :])
-    options = {"eps": a.eps, "centred": a.centred, "reciprocal": a.reciprocal}
+    options = {"eps": a.eps, "centred": a.centred, "reciprocal": a.reciprocal, "half": x.dtype == bfloat16}
     return _core.norm_step(rows=x.size // cols, cols=cols, **options, factors=len(problem.inputs) - 1, threads=threads)
-
-
-def _channel_norm_usable(problem: Problem) -> str | None:
-    dtype = problem.inputs[0].dtype
-    return no_elements(problem) if dtype == bfloat16 else float32_only(problem)
 
 
 def _channel_norm_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -234,7 +235,7 @@ own_flat_softmax: FlatKernel = flat_kernel(
     "own_flat_softmax", lambda problem: _softmax(problem, 1, rows=True), float32_only
 )
 own_norm = StepKernel("own_norm", _norm_step, _norm_usable)
-own_channel_norm = StepKernel("own_channel_norm", _channel_norm_step, _channel_norm_usable, packs=(1,), in_rows=True)
+own_channel_norm = StepKernel("own_channel_norm", _channel_norm_step, _floats_only, packs=(1,), in_rows=True)
 own_one_hot = StepKernel(
     "own_one_hot", _one_hot_step, lambda problem: of_places(problem.inputs, problem), in_rows=True, refuses=True
 )

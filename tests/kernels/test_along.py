@@ -231,6 +231,37 @@ def test_normalisation(shape, axes, factors, reciprocal, centred):
     check("fused_norm", [draw(shape) + 3, *[draw(tail)] * factors], attrs, left_out=len(shape) == 4)
 
 
+NORM = {"eps": 1e-5, "centred": True, "reciprocal": False}
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize(
+    ("op", "shapes", "attrs"),
+    [
+        *((op, [shape], {"axis": -1}) for op in ("softmax", "log_softmax") for shape in ((3, 1), (70, 49), (3, 1500))),
+        ("softmax", [(2, 3, 5, 7)], {"axis": 1}),  # lies last in memory, and is added in turn
+        ("fused_norm", [(9, 300)], {"axes": 1, **NORM}),
+        ("fused_norm", [(7, 33), (33,)], {"axes": 1, **NORM, "centred": False, "reciprocal": True}),
+        ("fused_norm", [(2, 5, 6), (5, 6), (5, 6)], {"axes": 2, **NORM}),
+    ],
+    ids=str,
+)
+def test_rows_of_bfloat16_are_computed_in_float32_and_rounded_once(op, shapes, attrs, level):
+    arrays = [(draw(shape) + 1).astype(bfloat16) for shape in shapes]
+    want = get_op(op).reference(*(a.astype("f4") for a in arrays), **attrs).astype(bfloat16)
+    problem = problem_of(op, arrays, attrs)
+    last = (lambda a: np.ascontiguousarray(a.transpose(0, 2, 3, 1))) if want.ndim == 4 else np.ascontiguousarray
+    for threads in (1, 3):
+        out = np.full(want.size + 16, 7, bfloat16)
+        with isa.capped(level):
+            kernel = family(op).for_plan(problem, {})[0]
+            assert kernel.name in ("own_softmax", "own_norm")
+            step = kernel.make_step(problem, {}, threads)
+            _core.run_step(step, [*(bits(last(a)) for a in arrays), bits(out[: want.size])])
+        np.testing.assert_array_equal(out[: want.size].view("u2"), last(want).reshape(-1).view("u2"))
+        assert (out[want.size :] == 7).all()
+
+
 @pytest.mark.parametrize("level", isa.available())
 @pytest.mark.parametrize("pairs", [1, 2])
 @pytest.mark.parametrize(("shape", "groups"), [((2, 6, 4, 5), 3), ((1, 5, 1), 5), ((3, 4, 300), 1), ((2, 7, 17, 3), 7)])

@@ -109,10 +109,17 @@ struct FloatKernels {
                          float a);
     void (*softmax)(const float* src, float* dst, const SoftmaxShape& s, std::int64_t begin,
                     std::int64_t end);
+    // The same of bfloat16 without an inner axis, with room for 2 * softmax_piece(n) numbers.
+    void (*softmax_halves)(const std::uint16_t* src, std::uint16_t* dst, float* room, const SoftmaxShape& s,
+                           std::int64_t begin, std::int64_t end);
     // (x - mean) / sqrt(variance + eps) of rows, times weight, plus bias; both may be null. Without `centred`
     // the mean is taken as 0; with `reciprocal` rows are multiplied by 1 / sqrt(...).
     void (*norm)(const float* src, const float* weight, const float* bias, float* dst, std::int64_t rows,
                  std::int64_t cols, float eps, bool centred, bool reciprocal);
+    // The same of bfloat16, with room for kNormedRows + 2 rows.
+    void (*norm_halves)(const std::uint16_t* src, const std::uint16_t* weight, const std::uint16_t* bias,
+                        std::uint16_t* dst, float* room, std::int64_t rows, std::int64_t cols, float eps,
+                        bool centred, bool reciprocal);
     // Of the groups of all samples those from `begin` to `end`, where src and dst point to the first of
     // these.
     void (*channel_norm)(const float* src, float* dst, const ChannelNorm& s, std::int64_t begin,
@@ -128,6 +135,8 @@ struct FloatKernels {
 };
 
 inline constexpr std::int64_t kNormedRows = 4, kConvTail = 64, kMatmulLanes = 8;
+inline constexpr std::int64_t kSoftmaxTogether = 1024;  // exponentials that lie in one piece
+inline std::int64_t softmax_piece(std::int64_t n) { return n > kSoftmaxTogether ? n : kSoftmaxTogether; }
 
 const FloatKernels& float_kernels_base();
 const FloatKernels& float_kernels_avx2();

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "common/float_function.h"
@@ -105,6 +106,7 @@ class NeighbourMeanStep final : public Step {
     decltype(FloatKernels::neighbour_mean) f_ = active_float_kernels().neighbour_mean;
 };
 
+template <class T>
 class NormStep final : public Step {
   public:
     NormStep(std::int64_t rows, std::int64_t cols, float eps, bool centred, bool reciprocal, int factors,
@@ -117,11 +119,21 @@ class NormStep final : public Step {
           factors_(factors),
           parts_(static_cast<int>(std::clamp<std::int64_t>(rows, 1, threads))) {}
     int parts() const override { return parts_; }
-    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+    std::size_t scratch_bytes() const override {
+        return std::is_same_v<T, float> ? 0
+                                        : static_cast<std::size_t>((kNormedRows + 2) * cols_) * sizeof(float);
+    }
+    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
         const std::int64_t begin = rows_ * part / parts_, end = rows_ * (part + 1) / parts_;
-        f_(in(buffers, 0) + begin * cols_, factors_ > 0 ? in(buffers, 1) : nullptr,
-           factors_ > 1 ? in(buffers, 2) : nullptr, out(buffers, 1 + factors_) + begin * cols_, end - begin,
-           cols_, eps_, centred_, reciprocal_);
+        const auto at = [&](int i) { return reinterpret_cast<T*>(buffers[i]); };
+        const T *x = at(0) + begin * cols_, *w = factors_ > 0 ? at(1) : nullptr,
+                *b = factors_ > 1 ? at(2) : nullptr;
+        T* const y = at(1 + factors_) + begin * cols_;
+        if constexpr (std::is_same_v<T, float>)
+            active_.norm(x, w, b, y, end - begin, cols_, eps_, centred_, reciprocal_);
+        else
+            active_.norm_halves(x, w, b, y, reinterpret_cast<float*>(scratch), end - begin, cols_, eps_,
+                                centred_, reciprocal_);
     }
 
   private:
@@ -129,7 +141,7 @@ class NormStep final : public Step {
     float eps_;
     bool centred_, reciprocal_;
     int factors_, parts_;
-    decltype(FloatKernels::norm) f_ = active_float_kernels().norm;
+    const FloatKernels& active_ = active_float_kernels();
 };
 
 class FunctionStep final : public Step {
@@ -166,26 +178,36 @@ nb::capsule float_function(const std::string& name, float a) {
                                             int function, float a) {
         active_float_kernels().apply_halves(src, dst, size, static_cast<Function>(function), a);
     };
-    auto made =
-        std::make_unique<FloatFunction>(kApply, kApplyHalves, static_cast<int>(function_of(name)), a);
+    auto made = std::make_unique<FloatFunction>(kApply, kApplyHalves, static_cast<int>(function_of(name)), a);
     return nb::capsule(made.release(), kFunctionCapsule,
                        [](void* p) noexcept { delete static_cast<FloatFunction*>(p); });
 }
 
+template <class T>
 class SoftmaxStep final : public Step {
   public:
     SoftmaxStep(SoftmaxShape shape, int threads)
         : shape_(shape), parts_(static_cast<int>(std::clamp<std::int64_t>(shape.outer, 1, threads))) {}
     int parts() const override { return parts_; }
-    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
-        f_(in(buffers, 0), out(buffers, 1), shape_, shape_.outer * part / parts_,
-           shape_.outer * (part + 1) / parts_);
+    std::size_t scratch_bytes() const override {
+        return std::is_same_v<T, float>
+                   ? 0
+                   : static_cast<std::size_t>(2 * softmax_piece(shape_.n)) * sizeof(float);
+    }
+    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        const std::int64_t begin = shape_.outer * part / parts_, end = shape_.outer * (part + 1) / parts_;
+        const T* const x = reinterpret_cast<const T*>(buffers[0]);
+        T* const y = reinterpret_cast<T*>(buffers[1]);
+        if constexpr (std::is_same_v<T, float>)
+            active_.softmax(x, y, shape_, begin, end);
+        else
+            active_.softmax_halves(x, y, reinterpret_cast<float*>(scratch), shape_, begin, end);
     }
 
   private:
     SoftmaxShape shape_;
     int parts_;
-    decltype(FloatKernels::softmax) f_ = active_float_kernels().softmax;
+    const FloatKernels& active_ = active_float_kernels();
 };
 
 // Takes images and weights as they are, rows first, and packs nothing: for eager calls.
@@ -275,23 +297,29 @@ void bind_float(nb::module_& m) {
     m.def(
         "norm_step",
         [](std::int64_t rows, std::int64_t cols, float eps, bool centred, bool reciprocal, int factors,
-           int threads) {
-            return capsule(
-                std::make_unique<NormStep>(rows, cols, eps, centred, reciprocal, factors, threads));
+           bool half, int threads) {
+            const auto made = [&]<class T>(T) {
+                return capsule(
+                    std::make_unique<NormStep<T>>(rows, cols, eps, centred, reciprocal, factors, threads));
+            };
+            return half ? made(std::uint16_t{}) : made(0.f);
         },
         nb::arg("rows"), nb::arg("cols"), nb::arg("eps"), nb::arg("centred"), nb::arg("reciprocal"),
-        nb::arg("factors"), nb::arg("threads"));
+        nb::arg("factors"), nb::arg("half"), nb::arg("threads"));
     m.def("function_step", [](std::int64_t size, const std::string& name, float a, int threads) {
         return capsule(std::make_unique<FunctionStep>(size, function_of(name), a, threads));
     });
     m.def("float_function", &float_function, nb::arg("name"), nb::arg("a"));
     m.def(
         "softmax_step",
-        [](std::int64_t outer, std::int64_t n, std::int64_t inner, bool in_turn, bool log, int threads) {
-            return capsule(
-                std::make_unique<SoftmaxStep>(SoftmaxShape{outer, n, inner, in_turn, log}, threads));
+        [](std::int64_t outer, std::int64_t n, std::int64_t inner, bool in_turn, bool log, bool half,
+           int threads) {
+            if (half && inner != 1) throw nb::value_error("softmax_step: of halves rows alone are taken");
+            const SoftmaxShape shape{outer, n, inner, in_turn, log};
+            return half ? capsule(std::make_unique<SoftmaxStep<std::uint16_t>>(shape, threads))
+                        : capsule(std::make_unique<SoftmaxStep<float>>(shape, threads));
         },
-        nb::arg("outer"), nb::arg("n"), nb::arg("inner"), nb::arg("in_turn"), nb::arg("log"),
+        nb::arg("outer"), nb::arg("n"), nb::arg("inner"), nb::arg("in_turn"), nb::arg("log"), nb::arg("half"),
         nb::arg("threads"));
     m.def("concat_step", [](std::int64_t rows, std::vector<std::int64_t> bytes) {
         return capsule(std::make_unique<ConcatStep>(rows, std::move(bytes)));
