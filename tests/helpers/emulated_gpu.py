@@ -8,6 +8,7 @@ import math
 import mmap
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -57,27 +58,32 @@ def _atomic(path: Path, make) -> Path:
 
 
 @functools.cache
-def _header() -> Path:
-    """The emulator's header, precompiled: it takes longer to compile than most kernels."""
-    text = (HERE / "cuda_on_cpu.h").read_bytes()
-    folder = CACHE / hashlib.sha256(text + " ".join(FLAGS).encode()).hexdigest()[:20]
-    plain = _atomic(folder / "cuda_on_cpu.h", lambda path: path.write_bytes(text))
-    _atomic(folder / "cuda_on_cpu.h.gch", lambda path: subprocess.run(
-        ["g++", *FLAGS, "-x", "c++-header", str(plain), "-o", str(path)], check=True, capture_output=True))  # fmt: skip
+def _emulator() -> Path:
+    """The folder of the emulator's header, precompiled, and of its own code, which is the same for all kernels."""
+    texts = [path.read_bytes() for path in sorted(HERE.iterdir())]
+    folder = CACHE / hashlib.sha256(b"\0".join([*texts, " ".join(FLAGS).encode()])).hexdigest()[:20]
+    header = _atomic(folder / "cuda_on_cpu.h", lambda path: shutil.copy(HERE / path.name, path))
+    for name, *words in (
+        ("cuda_on_cpu.h.gch", "-x", "c++-header", header),
+        ("cuda_on_cpu.o", "-O2", "-c", HERE / "cuda_on_cpu.cpp"),
+    ):
+        _atomic(folder / name, lambda path, words=words: subprocess.run(
+            ["g++", *FLAGS, *words, "-o", path], check=True, capture_output=True))  # fmt: skip
     return folder
 
 
 @functools.cache
 def library(program: Program) -> tuple[ctypes.CDLL, Path]:
     """The kernels of a program as a shared library."""
-    folder, source = _header(), program.source
+    folder, source = _emulator(), program.source
     key = "\0".join([folder.name, source, *headers_of(source).values()])
     path = CACHE / f"{Path(program.file).stem}_{hashlib.sha256(key.encode()).hexdigest()[:24]}.so"
 
     def build(made: Path) -> None:
         unit = made.with_suffix(".cpp")
         unit.write_text(f'#include "cuda_on_cpu.h"\nnamespace {{\n{source}\n}}\n')
-        command = ["g++", *FLAGS, "-shared", f"-I{folder}", f"-I{FOLDER}", "-o", str(made), str(unit)]
+        emulator = folder / "cuda_on_cpu.o"
+        command = ["g++", *FLAGS, "-shared", f"-I{folder}", f"-I{FOLDER}", "-o", made, unit, emulator]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise LaunchError(f"{program.file} {program.macros} does not compile:\n{done.stderr[:4000]}")
@@ -129,7 +135,7 @@ class EmulatedGpu(runtimes.Runtime):
 
     def __init__(self, name: str = "gpu0", architecture: int = 90, order: tuple[int, int] = ORDERS[0]) -> None:
         super().__init__(name)
-        self.architecture, self.order, self.limit = architecture, order, 60
+        self.architecture, self.order, self.limit = architecture, order, 60.0  # seconds of a launch
         self.launched: list[tuple[str, str]] = []  # (file, kernel) of every launch
 
     def empty(self, shape, dtype) -> DeviceArray:
@@ -184,7 +190,9 @@ class EmulatedGpu(runtimes.Runtime):
         dims = [(ctypes.c_uint * 3)(*d, *(1,) * (3 - len(d))) for d in (grid, block)]
         text = ctypes.c_char_p()
         self.launched.append((program.file, kernel))
-        if loaded.coc_launch(kernel.encode(), *dims, shared, pointers, *self.order, self.limit, ctypes.byref(text)):
+        if loaded.coc_launch(
+            kernel.encode(), *dims, shared, pointers, *self.order, int(1000 * self.limit), ctypes.byref(text)
+        ):
             message = (text.value or b"").decode()
             for at in re.findall(r"code \+(0x[0-9a-f]+)", message):  # -g1 tells the line
                 line = subprocess.run(["addr2line", "-e", path, at], capture_output=True, text=True).stdout.strip()

@@ -123,7 +123,7 @@ def _missing(program: Program) -> Program:
 @pytest.mark.parametrize(("name", "words"), PLANTED)
 def test_planted_mistakes_are_caught(name, words, order):
     gpu = EmulatedGpu(order=order)
-    gpu.limit = 1
+    gpu.limit = 0.2
     out = gpu.empty((64,), np.int32)
     with pytest.raises(LaunchError, match=words):
         gpu.launch(MISTAKES, name, 1, 32, (out,))
