@@ -121,7 +121,11 @@ def unary(
 
 def round_half_away(x: np.ndarray) -> np.ndarray:
     """The nearest integers; halves are rounded away from zero, as in MegEngine."""
-    return np.copysign(np.floor(np.abs(x) + 0.5), x)
+    if x.dtype.kind in "biu":
+        return x
+    # The sum with 1/2 is rounded: up to 1 for the number below 1/2, and to even numbers where all are whole. With the
+    # number below 1/2 it reaches the next whole number for halves, and for nothing less.
+    return np.copysign(np.floor(np.abs(x) + np.nextafter(x.dtype.type(0.5), x.dtype.type(0))), x)
 
 
 def _hsigmoid(x: np.ndarray) -> np.ndarray:

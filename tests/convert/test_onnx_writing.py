@@ -140,6 +140,20 @@ def test_a_computed_index_is_read_back(axis, many):
     np.testing.assert_array_equal(interpret(back, given)[0].numpy(), interpret(graph, given)[0].numpy())
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_halves_are_rounded_away_from_zero_and_nothing_less(dtype):
+    most = 2.0 ** np.finfo(dtype).nmant  # odd numbers above it have no place for a half
+    ends = np.array([0.5, np.nextafter(dtype(0.5), dtype(0)), 1.5, 2.5, most + 1, most / 2 + 0.5, np.inf, np.nan], dtype)
+    values = np.concatenate([ends, -ends])
+    check("round", [values], {})
+    if dtype != np.float64:
+        pytest.importorskip("onnxruntime")
+        graph = graph_of("round", [values], {})
+        model = to_model(TracedModule.from_graph(graph))
+        want = interpret(graph, [Tensor(values, dtype=values.dtype)])[0].numpy()
+        np.testing.assert_array_equal(session_of(model).run(None, {graph.inputs[0].name: values})[0], want)
+
+
 _PLAIN = {"transpose_a": False, "transpose_b": False}
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import megengine.functional  # noqa: F401
+import megengine.functional as F
 from megengine import plan
 from megengine.core.dtype import bfloat16
 from megengine.core.errors import DivisionByZeroError
@@ -14,6 +14,7 @@ from megengine.kernels.memory import bits
 from megengine.kernels.native import empty_for_step, from_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
+from megengine.tensor import Tensor
 from megengine.traced_module import record
 
 NUMBERS = ("i1", "u1", "i2", "u2", "i4", "i8", "f4", "f8")
@@ -130,6 +131,26 @@ def test_halves_are_rounded_to_even_numbers_of_any_size(dtype):
     values = np.array([*ends, *(-v for v in ends), 0.0, -0.0], dtype)
     check("round_even", [values])
     assert np.signbit(run("round_even", [values], {})).tolist() == np.signbit(np.rint(values)).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_halves_are_rounded_away_from_zero_and_nothing_less(dtype):
+    digits = np.finfo(dtype).nmant  # from 2 ** digits on all numbers are whole
+    ends = np.array([0.5, 1, 1.5, 2.5, 2.0 ** (digits - 1) + 0.5, 2.0**digits, 2.0**digits + 1, np.inf, np.nan], dtype)
+    with np.errstate(all="ignore"):
+        near = np.concatenate([ends, np.nextafter(ends, ends.dtype.type(0)), np.nextafter(ends, ends.dtype.type(np.inf))])
+    values = np.concatenate([near, -near, np.array([0, np.finfo(dtype).tiny, np.finfo(dtype).max], dtype)])
+    whole = np.trunc(values)
+    with np.errstate(invalid="ignore"):
+        want = np.where(np.abs(values - whole) >= 0.5, whole + np.copysign(1, values), whole).astype(dtype)
+    got = F.round(Tensor(values, dtype=values.dtype)).numpy()
+    np.testing.assert_array_equal(got, want, strict=True)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+    if dtype != "f2":
+        check("round", [values])
+        assert get_op("round").reference(values).tobytes() == want.tobytes()
+    numbers = np.array([2**62 + 1, -(2**53) - 1, 7])
+    np.testing.assert_array_equal(F.round(Tensor(numbers, dtype="int64")).numpy(), numbers, strict=True)
 
 
 @pytest.mark.parametrize("target", ["?", *NUMBERS])

@@ -133,6 +133,8 @@ COC_FN float with_sign(float x, float y) { return copysignf(x, y); }
 COC_FN double with_sign(double x, double y) { return copysign(x, y); }
 COC_FN float nearest(float x) { return rintf(x); }
 COC_FN double nearest(double x) { return rint(x); }
+COC_FN float half_away(float x) { return roundf(x); }
+COC_FN double half_away(double x) { return round(x); }
 COC_FN float root(float x) { return sqrtf(x); }
 COC_FN double root(double x) { return sqrt(x); }
 
@@ -290,9 +292,9 @@ COC_FN T op_round_even(T x) {
 template <class T>
 COC_FN T op_round(T x) {
     if constexpr (Kind<T>::real)
-        return with_sign(down(size_of(x) + (T)0.5), x);
+        return half_away(x);
     else
-        return op_round_even(x);
+        return x;
 }
 template <class T>
 COC_FN T op_sqrt(T x) {

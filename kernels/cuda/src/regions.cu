@@ -7,7 +7,7 @@ struct Regions {
     int regions, pictures, channels, height, width, rows, columns, most, average;
 };
 
-COC_FN TYPE rounded(TYPE v) { return copysign(floor(fabs(v) + (TYPE)0.5), v); }  // halves away from zero
+COC_FN TYPE rounded(TYPE v) { return sizeof(TYPE) == 4 ? roundf(v) : round(v); }  // halves away from zero
 
 KERNEL(find_cells, int* cells, const TYPE* rois, Regions g, TYPE scale, int* refused, i64 n) {
     FOR_EACH(i, n) {

@@ -33,13 +33,20 @@ def not_equal(w: Writer, expr: Apply) -> None:
 
 @writer("round")
 def round_half_away(w: Writer, expr: Apply) -> None:
-    """Sign(x) * floor(abs(x) + 1/2)."""
+    """Sign(x) * the whole part of abs(x), plus 1 if the rest is 1/2 or more: a sum with 1/2 would be rounded itself."""
+    import onnx
+
     x, name, dtype = w.value(expr.inputs[0]), expr.outputs[0].name, storage_of(expr.inputs[0].dtype)
     if not is_float(dtype):
         w.emit("Identity", expr, [x])
         return
-    size = w.add("Add", [w.add("Abs", [x], f"{name}_size"), w.constant(0.5, f"{name}_half", dtype)], f"{name}_more")
-    w.emit("Mul", expr, [w.add("Sign", [x], f"{name}_sign"), w.add("Floor", [size], f"{name}_whole")])
+    size = w.add("Abs", [x], f"{name}_size")
+    whole = w.add("Floor", [size], f"{name}_whole")
+    rest, half = w.add("Sub", [size, whole], f"{name}_rest"), w.constant(0.5, f"{name}_half", dtype)
+    less = w.add("Less", [rest, half], f"{name}_less")
+    number = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+    more = w.add("Cast", [w.add("Not", [less], f"{name}_up")], f"{name}_step", to=number)
+    w.emit("Mul", expr, [w.add("Sign", [x], f"{name}_sign"), w.add("Add", [whole, more], f"{name}_nearest")])
 
 
 @writer("log1p")
