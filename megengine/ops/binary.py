@@ -33,6 +33,7 @@ from megengine.ops.common import (
     BOOL,
     as_tensor,
     broadcast_shapes,
+    finite,
     floating,
     lift_plain,
     masked,
@@ -348,5 +349,5 @@ def atan2(y: TensorLike, x: TensorLike) -> Tensor:
 def logaddexp(x: TensorLike, y: TensorLike) -> Tensor:
     """log(exp(x) + exp(y)) without overflow."""
     a, b = map(floating, operands("logaddexp", x, y))
-    d = a - b  # no abs or maximum, which have no slope where a equals b
+    d = finite(a) - b  # no abs or maximum, which have no slope where a equals b
     return apply("where", d > 0, a + apply("softplus", -d), b + apply("softplus", d))

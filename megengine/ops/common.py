@@ -6,9 +6,10 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from megengine.core.dtype import DType, QuantizedDType, bfloat16, is_float
+from megengine.core.dtype import DType, QuantizedDType, bfloat16, is_float, storage_of
 from megengine.core.errors import ArgumentError, AxisError, DTypeError, OptionError, ShapeError, brief, nearest
 from megengine.core.sizes import OpenSize, broadcast, is_open
 from megengine.core.spec import TensorSpec
@@ -128,6 +129,12 @@ def floating(x: Any) -> Tensor:
     if x._dtype is FLOAT32 or isinstance(x.dtype, QuantizedDType):  # the op's infer refuses the latter itself
         return x
     return x if is_float(x.dtype) else cast(x, FLOAT32)
+
+
+def finite(x: Tensor) -> Tensor:
+    """X with the largest numbers of its float dtype for infinities: a difference from them is never NaN."""
+    most = float(ml_dtypes.finfo(storage_of(x.dtype)).max)
+    return apply("clip", x, lo=-most, hi=most)
 
 
 def rounded_to(y: Tensor, dtype: Any) -> Tensor:

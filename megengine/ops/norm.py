@@ -31,6 +31,7 @@ from megengine.ops.common import (
     Axes,
     as_tensor,
     choice,
+    finite,
     floating,
     lift_axes,
     names_only_axis,
@@ -153,9 +154,9 @@ def logsoftmax(inp: TensorLike, axis: Axes) -> Tensor:
 
 @public(home=_HOME)
 def logsumexp(inp: TensorLike, axis: Axes, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) along `axis`, without overflow."""
+    """log(sum(exp(x))) along `axis`, without overflow: infinity if one element is, -infinity if all are."""
     x = floating(inp)
-    top = reduce("max", x, axis, True).detach()
+    top = finite(reduce("max", x, axis, True).detach())
     total = apply("log", reduce("sum", apply("exp", x - top), axis, True)) + top
     if keepdims or not x.ndim:
         return total

@@ -36,9 +36,7 @@ def reduce(node: OnnxNode, x: Tensor) -> Tensor:
         if not all(x.shape[axis] for axis in axes):
             total = F.log(apply("sum", F.exp(values), axis=axes, keepdims=keep))
         else:
-            largest = apply("max", values, axis=axes, keepdims=True)  # taken out, so that nothing overflows
-            total = F.log(apply("sum", F.exp(values - largest), axis=axes, keepdims=True)) + largest
-            total = total if keep else apply("sum", total, axis=axes, keepdims=False)  # one element each
+            total = F.logsumexp(values, axes, keepdims=keep)
         return total if total.dtype == x.dtype else total.astype(x.dtype)
     made = x if before is None else before(x)
     # the mean of integers and the root of a sum are computed as floats, and given as what the input is
