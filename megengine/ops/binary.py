@@ -165,8 +165,15 @@ def _truncated_division(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _pow_vjp(ctx: Any, ct: Tensor) -> tuple:
     x, y = ctx.inputs
-    dx = ct * y * x ** (y - 1) if ctx.needs[0] else None
-    dy = ct * ctx.outputs[0] * apply("log", x) if ctx.needs[1] else None
+    zero = as_tensor(0, like=x)
+    at_zero, one = apply("equal", x, zero), as_tensor(1, like=x)
+    dx = dy = None
+    if ctx.needs[0]:  # x ** 0 is 1 everywhere
+        base = apply("where", apply("logical_and", at_zero, apply("equal", y, zero)), one, x)
+        dx = ct * y * base ** (y - 1)
+    if ctx.needs[1]:  # powers of 0 are 0, and 1 for y = 0
+        base = apply("where", apply("logical_and", at_zero, y >= 0), one, x)
+        dy = ct * ctx.outputs[0] * apply("log", base)
     return dx, dy
 
 

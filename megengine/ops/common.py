@@ -296,8 +296,9 @@ def require_bool(op: str, *operands: Tensor) -> None:
 
 
 def masked(ct: Tensor, condition: Tensor) -> Tensor:
-    """The cotangent where the boolean `condition` holds, else zero."""
-    return ct * apply("cast", condition, dtype=ct.dtype)
+    """The cotangent where the boolean `condition` holds, else zero, also if it is infinite: a root has such a slope."""
+    zero = Tensor._wrap(np.zeros((), storage_of(ct.dtype)), None, ct.device)
+    return apply("where", condition, ct, zero)
 
 
 def sample_values(*shape: int, low: float = -3.0, high: float = 3.0, seed: int = 0) -> np.ndarray:

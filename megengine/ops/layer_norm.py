@@ -94,7 +94,8 @@ def prelu(x: TensorLike, y: TensorLike) -> Tensor:
             raise ShapeError(f"prelu: y has {counted(slope.size, 'slope')}; expected 1 or one a channel: {value.shape}")
         slope = apply("reshape", slope, shape=(1, slope.size, *[1] * (value.ndim - 2)))
     zero = Tensor(0.0, dtype=value.dtype, device=value.device)
-    return apply("add", apply("maximum", value, zero), apply("mul", apply("minimum", value, zero), slope))
+    # at 0 the first operands have the slope: that of the result is 1 there, as in MegEngine
+    return apply("add", apply("maximum", value, zero), apply("mul", apply("minimum", zero, value), slope))
 
 
 @public(home=_HOME, by_spec=True)

@@ -13,7 +13,7 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, not_differentiable
 from megengine.kernels.reference import conv as reference
 from megengine.kernels.reference.order import sum_of_windows
-from megengine.ops.common import refuse_quantized
+from megengine.ops.common import BOOL, masked, refuse_quantized
 from megengine.ops.conv import check_window
 from megengine.ops.pool import lowest
 from megengine.tensor import Tensor
@@ -62,7 +62,7 @@ def _vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
     if ctx.attrs["largest"]:
         cols = apply("reshape", apply("unfold", x, kernel=kernel, value=lowest(x.dtype), **window), shape=flat)
         where = apply("one_hot", apply("argmax", cols, axis=ct.ndim, keepdims=False), depth=flat[-1])
-        share = apply("cast", where, dtype=ct.dtype) * apply("reshape", ct, shape=(*ct.shape, 1))
+        share = masked(apply("reshape", ct, shape=(*ct.shape, 1)), apply("cast", where, dtype=BOOL))
     else:
         each = ct / Tensor(pool_counts(size, **ctx.attrs), dtype=ct.dtype, device=ct.device)
         share = apply("broadcast_to", apply("reshape", each, shape=(*ct.shape, 1)), shape=flat)

@@ -23,6 +23,7 @@ from megengine.ops.common import (
     broadcast_shapes,
     lift_axes,
     lift_plain,
+    masked,
     noise,
     normalize_axes,
     normalize_axis,
@@ -151,7 +152,7 @@ def straight_through(ctx: Any, ct: Tensor, above: str, below: str, beyond: float
     t = apply("div", x, Tensor(integer.along(d.scale, d.axis, x.ndim), device=x.device))
     for comparison, end in ((above, d.qmin - beyond), (below, d.qmax + beyond)):
         inside = apply(comparison, t, Tensor(np.asarray(end - d.zero_point, np.float32), device=x.device))
-        ct = apply("mul", ct, apply("cast", inside, dtype=ct.dtype))
+        ct = masked(ct, inside)
     return (ct,)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, bfloat16
+from megengine.core.dtype import QuantizedDType, bfloat16, storage_of
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
@@ -37,6 +37,7 @@ from megengine.ops.common import (
     floating,
     lift_axes,
     listed,
+    masked,
     names_only_axis,
     normalize_axes,
     normalize_axis,
@@ -109,9 +110,9 @@ def _count(ctx: Any) -> float:
 
 
 def _extremum_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    hit = apply("cast", apply("equal", ctx.inputs[0], _expand(ctx.outputs[0], ctx)), dtype=ct.dtype)
-    share = _expand(apply("sum", hit, **ctx.attrs), ctx)
-    return (_expand(ct, ctx) * hit / share,)
+    hit = apply("equal", ctx.inputs[0], _expand(ctx.outputs[0], ctx))
+    share = ct / apply("sum", apply("cast", hit, dtype=ct.dtype), **ctx.attrs)
+    return (masked(_expand(share, ctx), hit),)
 
 
 _HALVES = (np.dtype(np.float16), np.dtype(bfloat16))
@@ -340,8 +341,8 @@ def _topk(x: np.ndarray, k: int, descending: bool) -> tuple[np.ndarray, np.ndarr
 
 def _topk_vjp(ctx: Any, ct: Tensor, _: Tensor | None) -> tuple[Tensor]:
     x = ctx.inputs[0]
-    hot = apply("cast", apply("one_hot", ctx.outputs[1], depth=x.shape[-1]), dtype=ct.dtype)
-    return (apply("sum", hot * apply("reshape", ct, shape=(*ct.shape, 1)), axis=(x.ndim - 1,), keepdims=False),)
+    zeros = Tensor._wrap(np.zeros(x.shape, storage_of(ct.dtype)), None, ct.device)
+    return (apply("scatter_elements", zeros, ctx.outputs[1], ct, axis=x.ndim - 1, reduction="add"),)
 
 
 define(

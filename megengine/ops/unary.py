@@ -347,7 +347,7 @@ unary(
     lambda x: x * _hsigmoid(x),
     lambda ctx, ct: (
         ct * apply("hsigmoid", ctx.inputs[0])
-        + ctx.inputs[0] * masked(ct, apply("logical_and", ctx.inputs[0] > -3, ctx.inputs[0] < 3)) * (1 / 6),
+        + masked(ct * ctx.inputs[0], apply("logical_and", ctx.inputs[0] > -3, ctx.inputs[0] < 3)) * (1 / 6),
     ),
     onnx="HardSwish",
     quant=_TABLE,
