@@ -23,7 +23,8 @@ class Collator:
         if isinstance(first, dict):
             return {key: self.apply([item[key] for item in inputs]) for key in first}
         if isinstance(first, (tuple, list)):
-            return [self.apply(parts) for parts in zip(*inputs, strict=True)]
+            columns = [self.apply(parts) for parts in zip(*inputs, strict=True)]
+            return type(first)(*columns) if hasattr(first, "_fields") else columns
         if isinstance(first, (str, bytes)):
             return inputs if isinstance(inputs, tuple) else list(inputs)
         arrays = [np.asarray(item) for item in inputs]

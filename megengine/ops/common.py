@@ -52,9 +52,16 @@ def as_tensor(value: Any, *, like: Tensor | None = None) -> Tensor:
         if array.dtype != object:  # a number of more than 64 bits is refused below
             return Tensor._wrap(array.astype(number_dtype(value, like.dtype)), None, like.device)
     array = Tensor(value)._storage()
-    if isinstance(value, (list, tuple)) and isinstance(like.dtype, np.dtype) and _holds(like.dtype, array):
+    if isinstance(like.dtype, np.dtype) and _adapts(value, array, like.dtype):
         array = array.astype(like.dtype)
     return Tensor._wrap(array, None, like.device)
+
+
+def _adapts(value: Any, array: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether what is no tensor becomes an operand in the tensor's dtype: lists, and whole numbers beside floats."""
+    if isinstance(value, (list, tuple)):
+        return _holds(dtype, array)
+    return is_float(dtype) and array.dtype.kind in "biu"
 
 
 def _holds(dtype: np.dtype, array: np.ndarray) -> bool:

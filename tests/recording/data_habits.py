@@ -1,5 +1,6 @@
 """Habits of data sets, samplers, transforms and scaled gradients (see habits.py)."""
 
+import collections
 import itertools
 
 import numpy as np
@@ -303,3 +304,24 @@ def colours_are_changed(mge):
 def _numbers(arguments):
     """MegEngine permutes a tuple of places; this engine a number of them."""
     return [len(a) if isinstance(a, tuple) else a for a in arguments]
+
+
+@habit
+def transforms_of_ones_own_take_any_part(mge):
+    T = mge.data.transform
+
+    class Doubled(T.VisionTransform):
+        def _apply_image(self, image):
+            return [type(image).__name__, image * 2]
+
+    wave, spectrum = np.arange(4, dtype=np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)
+    alone = [Doubled().apply(part) for part in (wave, spectrum, "ab", 3)]
+    scaled = [T.Normalize(1.0, 2.0).apply(part) for part in (wave, spectrum, spectrum.reshape(1, 1, 2, 3))]
+    return alone, T.Compose([Doubled()]).apply(spectrum), scaled, T.Normalize([1.0, 2.0, 3.0]).apply(spectrum)
+
+
+@habit
+def named_tuples_in_batches(mge):
+    Pair = collections.namedtuple("Pair", "picture label")
+    batch = mge.data.Collator().apply([Pair(np.arange(2), 1), Pair(np.arange(2), 3)])
+    return type(batch).__name__, batch.picture, batch.label

@@ -51,3 +51,10 @@ def a_norm_that_counts(mge):
 @habit
 def what_quantization_parameters_print(mge):
     return repr(mge.tensor([1.0]).qparams)
+
+
+@habit
+def whole_numbers_in_arrays_beside_half_floats(mge):
+    F, half = mge.functional, mge.tensor(np.float16([1, 2, 3]))
+    arrays = [np.array([1, 2, 3]), np.int32([1, 2, 3]), np.uint8([1, 2, 3]), np.array([True, False, True]), np.array(2)]
+    return [[half * a, a - half, F.maximum(half, a), half == a] for a in arrays], half + np.float32([1, 2, 3])

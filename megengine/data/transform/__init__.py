@@ -17,6 +17,7 @@ from megengine.core.errors import ArgumentError, MissingMethodError, OptionError
 from megengine.core.exports import own_names
 from megengine.data.transform.base import (
     InPlace,
+    OfPictures,
     PseudoTransform,
     Transform,
     VisionTransform,
@@ -102,7 +103,7 @@ class Normalize(InPlace):
         return ((image - self.mean) / self.std).astype(np.float32)
 
 
-class ToMode(InPlace):
+class ToMode(OfPictures, InPlace):
     """[H,W,C] -> [C,H,W]."""
 
     @constructor
@@ -123,7 +124,7 @@ def _is_length(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and int(value) >= 0
 
 
-class CenterCrop(VisionTransform):
+class CenterCrop(OfPictures):
     """The middle (height, width) of a picture. Raises ShapeError for a smaller picture."""
 
     @constructor
@@ -162,7 +163,7 @@ class CenterCrop(VisionTransform):
         return coords - np.asarray((self._left, self._top), coords.dtype)
 
 
-class Pad(VisionTransform):
+class Pad(OfPictures):
     """A border of `value` around a picture: `size` is one width, (bottom, right), or (top, bottom, left, right).
 
     As in MegEngine a single `value` is that of the first channel, and the others get 0. Masks get `mask_value`.
@@ -244,7 +245,7 @@ class RandomCrop(CenterCrop):
         return self._cut(_padded_mask(part_of(self, "mask", mask), self._border, self.padding_maskvalue))
 
 
-class RandomHorizontalFlip(VisionTransform):
+class RandomHorizontalFlip(OfPictures):
     """Left and right exchanged with probability `prob`."""
 
     _axis = 1

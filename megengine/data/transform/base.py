@@ -41,7 +41,7 @@ _LABELS = ("boxes_category", "category", "image_category", "image_info", "info")
 class VisionTransform(Transform):
     """Base for pictures: `order` says what the parts of an item are, `("image",)` by default.
 
-    Each part is given to the method of its name: `_apply_image` ([H,W,C]), `_apply_mask` ([H,W] or [H,W,C]) and
+    Each part is given to the method of its name: `_apply_image` (what the item holds), `_apply_mask` ([H,W] or [H,W,C]) and
     `_apply_coords` ([...,2], x before y) are a subclass's; boxes ([N,4]: left, top, right, bottom), keypoints
     ([...,N,3]: x, y, visibility) and polygons (lists of lists of coords) follow from `_apply_coords`. Labels
     (`boxes_category`, `category`, `image_category`, `image_info`, `info`) and further parts are not changed.
@@ -72,7 +72,11 @@ class VisionTransform(Transform):
     def _changed(self, name: str, part: Any) -> Any:
         if name in _LABELS:
             return part
-        return getattr(self, f"_apply_{name}")(picture(type(self).__name__, part) if name == "image" else part)
+        return getattr(self, f"_apply_{name}")(self._image_of(part) if name == "image" else part)
+
+    def _image_of(self, part: Any) -> Any:
+        """What `_apply_image` is given: the part as it is, as a subclass may be for waves, spectra or objects."""
+        return part
 
     def _get_image(self, input: Any) -> np.ndarray:
         """The picture of an item, whose size the other parts depend on."""
@@ -113,8 +117,18 @@ class VisionTransform(Transform):
         return [[self._apply_coords(part_of(self, "polygon", p).reshape(-1, 2)) for p in parts] for parts in polygons]
 
 
+class OfPictures(VisionTransform):
+    """Transforms of pictures; [H,W] counts as [H,W,1]."""
+
+    def _image_of(self, part: Any) -> np.ndarray:
+        return picture(type(self).__name__, part)
+
+
 class InPlace(VisionTransform):
-    """Transforms of values, which move nothing."""
+    """Transforms of values, in arrays of any shape, which move nothing."""
+
+    def _image_of(self, part: Any) -> np.ndarray:
+        return _real(type(self).__name__, part)
 
     def _apply_mask(self, mask: Any) -> Any:
         return mask
@@ -127,9 +141,15 @@ def picture(name: str, value: Any) -> np.ndarray:
     image = np.asarray(value)
     if image.ndim not in (2, 3):
         raise ShapeError(f"{name}: a picture has shape {image.shape}; expected [H,W,C] or [H,W]")
+    image = _real(name, image)
+    return image if image.ndim == 3 else image[..., None]
+
+
+def _real(name: str, value: Any) -> np.ndarray:
+    image = np.asarray(value)
     if image.dtype.kind not in "buif":
         raise ArgumentError(f"{name}: a picture holds values of {image.dtype}; expected numbers")
-    return image if image.ndim == 3 else image[..., None]
+    return image
 
 
 _FORMS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {  # of the parts beside a picture

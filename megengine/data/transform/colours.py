@@ -26,7 +26,7 @@ def _limited(image: np.ndarray, kind: np.dtype) -> np.ndarray:
 
 
 def _coloured(name: str, image: np.ndarray) -> np.ndarray:
-    if image.shape[-1] != 3:
+    if image.ndim != 3 or image.shape[-1] != 3:
         raise ShapeError(f"{name}: a picture has shape {image.shape}; expected [H,W,3]")
     return image
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from megengine import random
 from megengine.core.errors import ArgumentError, OptionError
-from megengine.data.transform.base import VisionTransform, part_of, picture
+from megengine.data.transform.base import OfPictures, part_of, picture
 from megengine.data.transform.resizing import LINEAR, NEAREST, resized
 from megengine.dispatch.refusal import constructor, explains
 
@@ -38,7 +38,7 @@ def _ranged(name: str, argument: str, values: Any) -> tuple[float, float]:
     return float(values[0]), float(values[1])
 
 
-class Resize(VisionTransform):
+class Resize(OfPictures):
     """Another size: (height, width), or the length of the shorter side. `interpolation` is OpenCV's 0 or 1 (linear).
 
     Bytes are those of `cv2.resize`. Masks take the nearest point.
