@@ -41,9 +41,9 @@ _LABELS = ("boxes_category", "category", "image_category", "image_info", "info")
 class VisionTransform(Transform):
     """Base for pictures: `order` says what the parts of an item are, `("image",)` by default.
 
-    Each part is given to the method of its name: `_apply_image` (what the item holds), `_apply_mask` ([H,W] or [H,W,C]) and
-    `_apply_coords` ([...,2], x before y) are a subclass's; boxes ([N,4]: left, top, right, bottom), keypoints
-    ([...,N,3]: x, y, visibility) and polygons (lists of lists of coords) follow from `_apply_coords`. Labels
+    Each part is given to the method of its name: `_apply_image` (what the item holds), `_apply_mask` ([H,W] or
+    [H,W,C]) and `_apply_coords` ([...,2], x before y) are a subclass's; boxes ([N,4]: left, top, right, bottom),
+    keypoints ([...,N,3]: x, y, visibility) and polygons (lists of lists of coords) follow from `_apply_coords`. Labels
     (`boxes_category`, `category`, `image_category`, `image_info`, `info`) and further parts are not changed.
     """
 
