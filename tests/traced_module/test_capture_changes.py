@@ -28,6 +28,31 @@ def test_assignments_and_in_place_operators():
     same(module_of(forward), tensor(array(3, 4)))
 
 
+def test_values_that_are_read_behind_an_assignment_are_those_before_it():
+    """What is not computed yet keeps the operands that it had: the tensor is assigned to before its value is read."""
+    seen = []
+
+    def forward(self, x):
+        y = x * 2
+        total, rectified = y + 1, self.act(y)
+        low, high = F.split(y, 2)
+        y[0] = 5
+        y += 1
+        late = y * 1
+        y[1] = late[1] * 0
+        y[y > 5] = 0
+        seen.append([v.tolist() for v in (total, rectified, low, high, late, y)])
+        return y + total
+
+    module = module_of(forward, act=M.ReLU())
+    x = array(2, 3)
+    want = module(tensor(x)).numpy()
+    with pytest.warns(SpecializationWarning):
+        traced = trace_module(module, tensor(x))
+    assert seen[0] == seen[1]
+    np.testing.assert_array_equal(traced(tensor(x)).numpy(), want)
+
+
 def test_detached_values_are_values():
     def forward(self, x):
         y = (x * 2).detach()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,17 @@ from megengine.dispatch.apply import no_interposers
 from megengine.kernels.cuda.placing import placed
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import SHAPE_OF
+from megengine.traced_module.tracing.calls import alias
 from megengine.traced_module.tracing.lengths import provisional
 
 
 class Pending:
-    """An op that was applied but not computed."""
+    """An op that was applied but not computed. It keeps its operands as they are now: they may be assigned to."""
 
     __slots__ = ("attrs", "op", "results", "tensors")
 
     def __init__(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> None:
-        self.op, self.tensors, self.attrs = op, tensors, attrs
+        self.op, self.tensors, self.attrs = op, tuple(map(alias, tensors)), attrs
         self.results: tuple[np.ndarray, ...] | None = None
 
     def value(self, index: int) -> np.ndarray:
@@ -53,10 +55,10 @@ class Pending:
 class PendingCall(Pending):
     """The call of a layer that was not made: its result is a tensor of a known spec."""
 
-    __slots__ = ("run",)
+    __slots__ = ("arguments", "run")
 
     def __init__(self, run: Callable[[], Tensor], tensors: tuple[Tensor, ...]) -> None:
-        self.run, self.tensors, self.results = run, tensors, None
+        self.run, self.arguments, self.tensors, self.results = run, tensors, tuple(map(alias, tensors)), None
 
     def result(self, spec: TensorSpec) -> Tensor:
         """The tensor; without a way to a value if one of the arguments has none."""
@@ -69,7 +71,21 @@ class PendingCall(Pending):
         with no_interposers(), hooks.unheard():
             for tensor in self.tensors:
                 tensor._storage()
-            self.results = (self.run()._storage(),)
+            with _standing_for(self.arguments, self.tensors):
+                self.results = (self.run()._storage(),)
+
+
+@contextmanager
+def _standing_for(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
+    """In the body these tensors have other values: those that they had before they were assigned to."""
+    now = list(map(alias, tensors))
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor._reset(value)
+    try:
+        yield
+    finally:
+        for tensor, value in zip(tensors, now, strict=True):
+            tensor._reset(value)
 
 
 def pending(tensor: Tensor) -> Pending | None:
