@@ -9,7 +9,7 @@ from typing import Any
 
 from megengine.core.collecting import collection_paused
 from megengine.core.errors import ArgumentError, GraphError
-from megengine.core.pytree import flatten_as, unflatten
+from megengine.core.pytree import flatten, flatten_as, unflatten
 from megengine.core.text import counted
 from megengine.dispatch.refusal import kinds_named
 from megengine.module import Module
@@ -263,10 +263,11 @@ class TracedModule(GraphOwner):
             tensors = _fitting(graph, (tuple(args), dict(kwargs)))
             if tensors is not None:
                 return graph, tensors
-        if only is not None and kwargs and self.forward_signature is None:  # inputs were added: nodes name them
-            tensors = _fitting(only, (_in_order(only, args, kwargs), {}))
-            if tensors is not None:
-                return only, tensors
+        if only is not None and self.forward_signature is None:  # its inputs were edited: nodes name them
+            for completed in _completed(only, args, kwargs):
+                tensors = _fitting(only, completed)
+                if tensors is not None:
+                    return only, tensors
         known = "; ".join(_structure(g) for g in self._graphs.values()) or "no call at all"
         raise GraphError(
             f"{self.name or self.origin or 'the module'} was not traced with these arguments "
@@ -407,10 +408,32 @@ def _fitting(graph: InternalGraph, call_arguments: Any) -> list[Any] | None:
     return tensors
 
 
-def _in_order(graph: InternalGraph, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Arguments of which some are named, in the order of the inputs; those given if the names are not the rest."""
-    rest = [n.name for n in graph.inputs if hasattr(n, "spec")][len(args) :]
-    return (*args, *(kwargs[name] for name in rest)) if set(rest) == set(kwargs) else tuple(args)
+def _completed(graph: InternalGraph, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
+    """Calls of a graph whose inputs were edited that these arguments may stand for.
+
+    Inputs may be given by the names of their nodes, and what was fixed when it was traced may be left out.
+    """
+    own_args, own_kwargs = _own_arguments(graph)
+    fixed = {name: value for name, value in own_kwargs.items() if not _has_inputs(value)}
+    with_inputs = [i for i, value in enumerate(own_args) if _has_inputs(value)]
+    for places in (range(len(own_args)), with_inputs):  # everything that is given by position, or inputs only
+        given, named = dict(zip(places, args, strict=False)), dict(kwargs)
+        for i in with_inputs:
+            name = own_args[i].name if isinstance(own_args[i], TensorNode) else None
+            if i not in given and name in named:
+                given[i] = named.pop(name)
+        if len(args) <= len(places) and all(i in given for i in with_inputs):
+            yield tuple(given.get(i, value) for i, value in enumerate(own_args)), {**fixed, **named}
+
+
+def _own_arguments(graph: InternalGraph) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that a graph takes; nodes stand for tensors."""
+    assert graph.arguments is not None
+    return unflatten_arguments(graph.arguments, [n for n in graph.inputs if isinstance(n, TensorNode)])
+
+
+def _has_inputs(argument: Any) -> bool:
+    return any(isinstance(leaf, TensorNode) for leaf in flatten(argument)[0])
 
 
 def _written(args: Sequence[Any], kwargs: dict[str, Any]) -> str:
@@ -427,5 +450,5 @@ def _kind(value: Any) -> str:
 def _structure(graph: InternalGraph) -> str:
     if graph.arguments is None:
         return f"({', '.join(n.name for n in graph.inputs)})"
-    args, kwargs = unflatten_arguments(graph.arguments, [n for n in graph.inputs if hasattr(n, "spec")])
+    args, kwargs = _own_arguments(graph)
     return f"({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"

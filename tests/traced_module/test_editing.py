@@ -198,6 +198,21 @@ def test_inputs_and_outputs():
     assert listing(m) == listing(module())
 
 
+def test_a_call_with_a_new_input_may_leave_out_what_was_fixed():
+    m = module()
+    more = m.graph.add_input_node((1,), name="more")
+    with m.graph.insert_exprs():
+        m.graph.replace_node({m.graph.outputs[0]: m.graph.outputs[0] + more})
+    x, one = tensor(X), tensor(np.ones(1, np.float32))
+    want = m(x, 2.0, one).numpy()
+    for args, names in (((x, one), ()), ((x,), ("more",)), ((x, 2.0), ("more",)), ((), ("x", "more"))):
+        got = m(*args, **{name: {"x": x, "more": one}[name] for name in names})
+        np.testing.assert_array_equal(got.numpy(), want)
+    for args, words in (((x, 3.0, one), {}), ((x,), {}), ((x, one, one), {}), ((x, one), {"mor": one})):
+        with pytest.raises(GraphError, match=r"was not traced with these arguments .*it knows \(x, 2\.0, more\)"):
+            m(*args, **words)
+
+
 def test_arguments_of_a_call():
     m = module()
     graph = m.graph
