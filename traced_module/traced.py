@@ -19,7 +19,7 @@ from megengine.traced_module.editing.flattening import flattened
 from megengine.traced_module.interpret import OnValue, interpret
 from megengine.traced_module.ir.containers import keys_of_parts, part_count, part_name, part_names
 from megengine.traced_module.ir.copying import Copier, copied, holds
-from megengine.traced_module.ir.expr import Constant
+from megengine.traced_module.ir.expr import Constant, Expr
 from megengine.traced_module.ir.filters import NodeFilter
 from megengine.traced_module.ir.functions import (
     argspec_of,
@@ -230,7 +230,8 @@ class TracedModule(GraphOwner):
         points = [node_named(graphs, node) if isinstance(node, str) else node for node in listed]
         for node in points:
             if not isinstance(node, TensorNode) or id(node) not in own:
-                raise GraphError(f"{what}: {node!r} is not a tensor node of this module")
+                hint = "; its outputs are nodes" if isinstance(node, Expr) else ""
+                raise GraphError(f"{what}: {node!r} is not a tensor node of this module{hint}")
         return points
 
     def run(self, inputs: Sequence[Any], on_value: OnValue | None = None, *, kwargs: dict | None = None) -> Any:

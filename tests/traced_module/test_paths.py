@@ -134,7 +134,7 @@ def test_what_is_not_unique_is_told_by_paths():
         ("fc", r"a submodule has it: 'blocks\.0\.fc' and 3 more; give that path"),
         (".", "no node '.'$"),
         ("blocks..x", "no node 'blocks..x'"),
-        (7, "no node 7$"),
+        (7, "got 7, a int; expected the name of a node"),
     ],
 )
 def test_wrong_paths_get_the_nearest(name, told):

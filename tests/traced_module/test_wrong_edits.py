@@ -243,6 +243,63 @@ def test_wrong_edits_are_refused_and_change_nothing(name):
     assert m.graph._inserting is None
 
 
+NAMES = {  # every call that is given a name, or something else, where a node or an expression is expected
+    "insert_exprs": lambda g, name: g.insert_exprs(name),
+    "inserting_after": lambda g, name: g.inserting_after(name),
+    "inserting_before": lambda g, name: g.inserting_before(name),
+    "erase": lambda g, name: g.erase(name),
+    "rename": lambda g, name: g.rename(name, "y"),
+    "replace_node": lambda g, name: g.replace_node({name: g.node("x")}),
+    "replace_node by": lambda g, name: g.replace_node({g.node("x"): name}),
+    "replace_all_uses_with": lambda g, name: g.node("x").replace_all_uses_with(name),
+    "replace_module": lambda g, name: g.replace_module(name, M.ReLU()),
+    "get_dep_exprs": lambda g, name: g.get_dep_exprs(name),
+    "get_dep_exprs of several": lambda g, name: g.get_dep_exprs([name]),
+    "constant": lambda g, name: g.constant(np.ones(3), before=name),
+    "apply": lambda g, name: g.apply("relu", name),
+    "apply behind": lambda g, name: g.apply("relu", g.node("mul_out"), after=name),
+    "add_output_node": lambda g, name: g.add_output_node(name),
+    "reset_outputs": lambda g, name: g.reset_outputs([name]),
+    "value_of": lambda g, name: g.value_of(name),
+    "extract": lambda g, name: extract(g, name, "fc_out"),
+    "extract to": lambda g, name: extract(g, ["mul_out"], [name]),
+    "node": lambda g, name: g.node(name),
+    "get_node_by_name": lambda g, name: g.get_node_by_name(name).as_unique(),
+    "set_watch_points": lambda g, name: g.owner.set_watch_points(name),
+    "set_end_points": lambda g, name: g.owner.set_end_points([name]),
+    "set_input": lambda g, name: set_input(g, g.node("mul_out").expr, 0, name),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_are_mistyped_get_the_nearest_one_at_the_call(name):
+    m = module()
+    before = state(m)
+    with pytest.raises(MegEngineError, match=r"'avg_pool_out'.*; did you mean 'avg_pool2d_out'\?"):
+        NAMES[name](m.graph, "avg_pool_out")
+    assert state(m) == before
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda g: g.insert_exprs("fc_out"), r"it is a str, .*; graph\.node\(path\) gives one$"),
+        (lambda g: g.insert_exprs(first(module(), "fc_out").expr), "it stands in a graph of another model"),
+        (lambda g: g.rename(g.node("fc_out").expr, "y"), "fc_out = .* is an expression; expected a node: expr.output"),
+        (lambda g: g.node(g.outputs[0]), "got fc_out, a TensorNode; expected the name of a node"),
+        (lambda g: g.value_of("blocks.0.relu_out", through="blocks.0"), "through is 'blocks.0'; expected the call"),
+        (lambda g: g.owner.set_watch_points(g.outputs[0].expr), "is not a tensor node .*; its outputs are nodes"),
+        (lambda g: g.get_expr_by_id("fc_out"), "got 'fc_out'; expected ids, which are integers"),
+        (lambda g: g.get_function_by_type(F.relu6).as_unique(), "found 0 .* for 'relu6'; did you mean 'relu'"),
+        (lambda g: g.get_method_by_type("reshap").as_unique(), "'reshap'; did you mean 'reshape'.; there are __"),
+        (lambda g: g.get_module_by_type(M.Conv3d).as_unique(), "'Conv3d'; did you mean 'Conv2d'.; there are "),
+    ],
+)
+def test_what_is_no_part_or_not_there_is_told_with_what_is_expected(ask, message):
+    with pytest.raises(MegEngineError, match=message):
+        ask(module().graph)
+
+
 def test_wrong_edits_are_many_and_have_types_that_users_catch():
     assert len(WRONG) >= 50
     m = module()

@@ -11,6 +11,7 @@ from megengine.dispatch import infer
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Call, Expr
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.lookup import is_name, nearest_node
 from megengine.traced_module.ir.node import ModuleNode, Node
 from megengine.traced_module.tracing.specs import specs_of_call
 
@@ -20,8 +21,9 @@ _USING = frozenset(("set_input", "set_inputs", "set_args_kwargs", "use", "argume
 def where_it_stands(graph: InternalGraph, part: Any) -> str:
     """Where a node or expression that a graph does not have stands, and what to do."""
     if not isinstance(part, (Node, Expr)):
-        remedies = ((str, "; graph.node(path) gives one"), (Tensor, "; graph.constant(tensor) makes one"))
-        remedy = next((text for kind, text in remedies if isinstance(part, kind)), "")
+        remedy = "; graph.constant(tensor) makes one" if isinstance(part, Tensor) else ""
+        if isinstance(part, str):
+            remedy = f"; graph.node(path) gives one{'' if is_name(graph, part) else nearest_node(graph, part)}"
         return f"; it is a {type(part).__name__}, expected a part of the graph{remedy}"
     if part.top_graph is graph:
         return "; it was taken out of it"
@@ -32,6 +34,8 @@ def where_it_stands(graph: InternalGraph, part: Any) -> str:
 
 def check_owned(graph: InternalGraph, what: str, nodes: Iterable[Node]) -> None:
     for n in nodes:
+        if isinstance(n, Expr):
+            raise GraphError(f"{what}: {n!r} is an expression; expected a node: expr.output, or one of expr.outputs")
         if not isinstance(n, Node) or graph.names.get(n.name) is not n:
             place = where_it_stands(graph, n)
             raise GraphError(f"{what}: node {_named(n)} does not belong to graph {graph.name!r}{place}")

@@ -62,11 +62,20 @@ def constant(
     value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value), device=home(graph))
     if storage_of(value.dtype).kind in "OUSmM":
         raise GraphError(f"constant: {name!r} has elements of {value.dtype}; expected numbers")
+    anchor = _anchor(graph, "constant", before, after)
     with graph.journal.transaction("constant"):
         expr = Constant(graph, graph.journal.new_expr_id(), dict(meta or {}), value)
         graph._attach_outputs(expr, [value.spec], name, f"{graph.qualname}.[{name}]" if graph.of_calls else "")
-        link(graph, expr, (), graph._anchor(before, after))
+        link(graph, expr, (), anchor)
     return expr.outputs[0]
+
+
+def _anchor(graph: InternalGraph, what: str, before: Expr | None, after: Expr | None) -> Expr | None:
+    """The expression in front of which a new one goes; None for the end."""
+    for place in (before, after):
+        if place is not None:
+            check_expr(graph, what, place)
+    return graph._anchor(before, after)
 
 
 def apply(
@@ -87,7 +96,7 @@ def apply(
         attrs["count"] = free_count(graph, attrs.get("count") or name or f"{op}_out")
     specs = inferred(record, inputs, attrs)
     single = isinstance(specs, TensorSpec)
-    anchor = graph._anchor(before, after)
+    anchor = _anchor(graph, f"apply {op}", before, after)
     check_before(record.name, inputs, anchor)
     outputs = [specs] if isinstance(specs, TensorSpec) else specs
     with graph.journal.transaction("apply"):

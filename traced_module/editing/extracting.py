@@ -18,13 +18,16 @@ from megengine.traced_module.ir.lookup import node_of, node_path
 from megengine.traced_module.ir.node import Node, TensorNode
 
 
-def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: Sequence[TensorNode | str]) -> None:
+Values = Sequence[TensorNode | str] | TensorNode | str
+
+
+def extract(graph: InternalGraph, inputs: Values, outputs: Values) -> None:
     """Let an outermost graph take the values `inputs`, and return `outputs`; what they do not need is removed.
 
     Inputs that are still needed stay, in front of the new ones, which have the names of the values. All arguments of a
     module are positional then. It is one step for `undo`.
 
-    The values may be those of submodules, and are given as nodes or by their paths. Calls of the submodules that an
+    The values may be those of submodules, and are given as nodes or by their paths; one needs no list. Calls of the submodules that an
     input is in are replaced by what they do; outputs are brought out of the others (`graph.value_of`).
 
     Raises:
@@ -35,7 +38,7 @@ def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: S
     """
     _check_top(graph, "extract")
     with graph.journal.transaction("extract"):
-        ends, results = _in_graph(graph, inputs, outputs)
+        ends, results = _in_graph(graph, _listed(inputs), _listed(outputs))
         _check(graph, ends, results)
         _check_needed(ends, results)
         replaced = [(node, _input_for(graph, node)) for node in ends if not isinstance(node.expr, Input)]
@@ -76,6 +79,10 @@ def drop_unused_inputs(graph: InternalGraph) -> int:
 def _check_top(graph: InternalGraph, what: str) -> None:
     if not is_of_top(graph):
         raise GraphError(f"{what}: {graph.qualname} is called by another graph; flatten the module, or edit the top")
+
+
+def _listed(values: Values) -> Sequence[TensorNode | str]:
+    return [values] if isinstance(values, (str, TensorNode)) else values
 
 
 def _in_graph(graph: InternalGraph, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:

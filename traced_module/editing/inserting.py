@@ -366,17 +366,22 @@ class Insertion:
 
     def __init__(self, graph: InternalGraph, expr: Expr | None, *, before: bool = False) -> None:
         self.graph, self.expr, self.before = graph, expr, before
+        self._check()
+
+    def _check(self) -> None:
+        """At the call, so that errors are raised there, and once more when the body begins."""
+        if not self.graph.of_calls:
+            raise GraphError(f"insert_exprs: {self.graph.name!r} is a graph of ops; add them with graph.apply")
+        if self.expr is not None:
+            check_expr(self.graph, "insert_exprs", self.expr)
 
     def __enter__(self) -> None:
+        self._check()
         graph, expr = self.graph, self.expr
-        if not graph.of_calls:
-            raise GraphError(f"insert_exprs: {graph.name!r} is a graph of ops; add them with graph.apply")
         if graph._inserting is not None:
             raise GraphError(
                 f"insert_exprs: expressions are already being inserted into {graph.name!r}; leave it first"
             )
-        if expr is not None:
-            check_expr(graph, "insert_exprs", expr)
         self.inserter, self.deferring = Inserter(graph, expr, self.before), Deferring()
         self.step = graph.journal.transaction("insert_exprs")
         self.step.__enter__()

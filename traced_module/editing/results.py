@@ -105,6 +105,8 @@ def calls_to(graph: InternalGraph, node: Node, what: str, through: Expr | None =
     if through is None:
         first_way = _first_way(graph, node.top_graph)
     else:
+        if not isinstance(through, Expr):
+            raise GraphError(f"{what}: through is {through!r}; expected the call of a submodule, as node.expr gives it")
         inside = child_graph(through)
         if inside is None:
             raise GraphError(f"{what}: {through!r} enters no graph; give a call of a submodule")

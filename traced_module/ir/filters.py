@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from megengine.core.errors import GraphError, nearest
+from megengine.core.errors import GraphError, listed, nearest
 from megengine.traced_module.ir.expr import Expr
 from megengine.traced_module.ir.lookup import known_as, node_path
 from megengine.traced_module.ir.node import Node
@@ -54,12 +54,20 @@ class BaseFilter(Sequence[T]):
         """How many there are."""
         return len(self._items)
 
-    def _keep(self, condition: Callable[[T], bool]) -> Any:
-        return type(self)(i for i in self._items if condition(i))
+    def _keep(self, condition: Callable[[T], bool], hint: Callable[[], str] = str) -> Any:
+        return type(self)((i for i in self._items if condition(i)), hint)
 
     def _by_id(self, wanted: int | Sequence[int]) -> Any:
         ids = {wanted} if isinstance(wanted, int) else set(wanted)
+        if not all(isinstance(one, int) for one in ids):
+            raise GraphError(f"got {wanted!r}; expected ids, which are integers; get_node_by_name finds nodes by name")
         return self._keep(lambda item: item._id in ids)
+
+
+def among(wanted: str, known: Iterable[str]) -> str:
+    """The end of a message that there is nothing of a name: the nearest name, and what there is."""
+    names = sorted(set(known))
+    return f" for {wanted!r}{nearest(wanted, names)}" + (f"; there are {listed(names)}" if names else "")
 
 
 def _path_of(item: Any) -> str:

@@ -56,15 +56,26 @@ def node_of(graph: Any, name: str) -> Any:
     Raises:
         GraphError: there is none, or there are several.
     """
+    if not isinstance(name, str):
+        raise GraphError(f"graph {graph.name!r}: got {name!r}, a {type(name).__name__}; expected the name of a node")
     node = graph._names.get(name)
     if node is not None:
         return node
-    several = _at_path(graph, name) or _among(graph.nodes(), name)
+    several = _found(graph, name)
     if not several:
         raise GraphError(f"graph {graph.name!r} has no node {name!r}{nearest_node(graph, name)}")
     if len(several) > 1:
         raise GraphError(_ambiguous(name, several))
     return several[0]
+
+
+def is_name(graph: Any, name: str) -> bool:
+    """Whether a node of the graph, or of one that it enters, is found under a name, path or qualname."""
+    return name in graph._names or bool(_found(graph, name))
+
+
+def _found(graph: Any, name: str) -> list[Node]:
+    return _at_path(graph, name) or _among(graph.nodes(), name)
 
 
 def _among(nodes: Iterable[Node], name: str) -> list[Node]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from megengine.core.errors import GraphError
@@ -98,6 +98,11 @@ def visits(graph: Any, recursive: bool) -> Iterator[tuple[Expr, Any]]:
 def applied(graph: Any, op: str | None = None) -> ExprFilter:
     """Expressions of a graph, and of those that it enters, that apply the op of that name."""
     return graph.exprs()._keep(lambda e: is_apply_def(e, op))
+
+
+def callees(exprs: Iterable[Expr], kind: str) -> list[str]:
+    """Names of the functions ("function") or methods of tensors ("method") that expressions call."""
+    return [str(name).rpartition(".")[2] for of, name in (expr.callee for expr in exprs) if of == kind]
 
 
 def is_of(what: str, module_cls: Any) -> Callable[[Any], bool]:
