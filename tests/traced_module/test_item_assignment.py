@@ -149,6 +149,33 @@ def test_what_stood_before_is_itself_in_a_later_insertion():
     np.testing.assert_array_equal(model(tensor(X))[-1].numpy(), Y + 1)
 
 
+def assigned_twice():
+    graph = TRACED.clone().graph
+    node = graph.node("mul_out")
+    with graph.insert_exprs():
+        made = node + 0
+        made[0] = 0
+        made[1] = 0
+        graph.replace_node({node: made})
+    return graph, made, *(expr.output for expr in graph.get_method_by_type("__setitem__"))
+
+
+def test_a_value_between_two_assignments_is_itself():
+    """No program holds it; who asks the graph for it means that value."""
+    graph, made, first, second = assigned_twice()
+    with graph.insert_exprs():
+        assert F.relu(first).expr.inputs == [first]
+        assert F.relu(made).expr.inputs == [second]
+
+
+def test_of_two_assignments_the_last_that_is_there_counts():
+    graph, made, first, second = assigned_twice()
+    graph.replace_node({second: first})
+    graph.compile()
+    with graph.insert_exprs():
+        assert F.exp(made).expr.inputs == [first]
+
+
 def test_an_assignment_that_is_undone_counts_no_more():
     model = TRACED.clone()
     graph, node = model.graph, model.graph.node("relu_out")

@@ -98,8 +98,8 @@ class Inserter(Builder, hooks.TraceHooks):
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         plain = named_only(record.signature, args, kwargs)
-        leaves, structure = flatten(plain or (args, kwargs))
-        leaves = [self.graph.assignments.latest(leaf) for leaf in leaves]
+        given, structure = flatten(plain or (args, kwargs))
+        leaves = [self.graph.assignments.latest(leaf) for leaf in given]
         nodes = [leaf for leaf in leaves if isinstance(leaf, Node)]
         if not nodes and not record.random:
             return run()
@@ -109,10 +109,10 @@ class Inserter(Builder, hooks.TraceHooks):
         spec = function_spec(record, leaves, structure) if plain else None
         if spec is not None:
             return self._to_nodes(self.make_recorded(record, leaves, structure, Tensor._deferred(spec)))
-        return self._recorded(record, leaves, structure)
+        return self._recorded(record, leaves, structure, given[0] if given else None)
 
-    def _recorded(self, record: Any, leaves: list[Any], structure: Any) -> Any:
-        """The call of a function whose result is not known from specs alone."""
+    def _recorded(self, record: Any, leaves: list[Any], structure: Any, target: Any) -> Any:
+        """The call of a function whose result is not known from specs alone, or that assigns to `target`."""
         args, kwargs = unflatten(structure, map(self._value, leaves))
         with hooks.unheard():
             try:
@@ -125,14 +125,14 @@ class Inserter(Builder, hooks.TraceHooks):
         leaves, structure = flatten(normalized(record.signature, args, kwargs))
         made = self._to_nodes(self.make_recorded(record, leaves, structure, result))
         if record.name == "__setitem__" and record.is_method and isinstance(changed, TensorNode):
-            self._assigned(changed, made)
+            self._assigned(target, changed, made)
         return made
 
-    def _assigned(self, node: TensorNode, new: TensorNode) -> None:
-        """`node[key] = value`: what stands behind it, and the outputs, use its result."""
+    def _assigned(self, target: TensorNode, node: TensorNode, new: TensorNode) -> None:
+        """`target[key] = value`, whose value `node` has: what stands behind it, and the outputs, use the result."""
         if is_among(node, self.graph.outputs) or any(user.position > new.expr.position for user in node.users):
             self.graph.replace_node({node: new})
-        self.graph.assignments.note(node, new)
+        self.graph.assignments.note(target, new)
 
     def shape(self, tensor: Any) -> Any:
         """`node.shape`; shapes of tensors are what they are."""

@@ -10,20 +10,26 @@ from typing import Any
 
 
 class Assignments:
-    """The nodes of a graph to whose items something was assigned, and their values since."""
+    """The nodes of a graph to whose items something was assigned, and their values since.
+
+    The values in between, which no program holds, are what they are.
+    """
 
     def __init__(self) -> None:
-        self._values: dict[int, tuple[Any, Any]] = {}  # id of a node -> the node and its value
+        self._values: dict[int, tuple[Any, list[Any]]] = {}  # id of a node -> the node and its values, the last at last
 
     def note(self, node: Any, value: Any) -> None:
-        """A node has another value from now on."""
-        self._values[id(node)] = (node, value)
+        """A node, and every other one that had its value, has another value from now on."""
+        before = self.latest(node)
+        self._values.setdefault(id(node), (node, []))
+        for other, values in self._values.values():
+            if other is node or self.latest(other) is before:
+                values.append(value)
 
     def latest(self, value: Any) -> Any:
         """What a node stands for; of an assignment that was undone nothing is left. Other values as they are."""
-        while (found := self._values.get(id(value))) is not None and found[1].expr.in_graph:
-            value = found[1]
-        return value
+        node, values = self._values.get(id(value), (value, ()))
+        return next((v for v in reversed(values) if v.expr.in_graph), value) if node is value else value
 
     def end(self, first_id: int) -> None:
         """After an insertion, nodes that stood before it are what they were; those it made keep their values."""
