@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from saved_content import content
 
 import megengine as mge
 import megengine.functional as F
@@ -76,3 +77,38 @@ def test_observers_and_fake_quantizers_are_layers(tmp_path):
     read.graph.lint()
     for model in (traced.clone(), read):
         np.testing.assert_array_equal(model(X).numpy(), got)
+
+
+class Around(M.Module):
+    """One part under two names, of which the first one is read by another result only."""
+
+    def __init__(self):
+        super().__init__()
+        inner = M.Sequential(M.Linear(3, 3), M.ReLU())
+        self.parts, self.inner = [inner, M.Linear(3, 3)], inner
+
+    def forward(self, x):
+        return self.inner(x), self.parts[1](self.parts[0](x))
+
+
+@pytest.mark.parametrize("way", ["dropped", "replaced"])
+def test_logs_find_a_part_by_the_name_that_is_left(way):
+    start = trace_module(Around(), mge.tensor(np.ones((2, 3), np.float32)))
+    model = start.clone()
+    graph = model.graph
+    inside = graph.node("inner").owner.graph
+    with inside.insert_exprs():  # by its first name
+        inside.replace_node({inside.outputs[0]: inside.outputs[0] * 2})
+    if way == "dropped":
+        graph.reset_outputs(graph.outputs[0])
+        graph.compile()
+    else:
+        model.parts[0] = M.Linear(3, 3)
+    with inside.insert_exprs():
+        inside.replace_node({inside.outputs[0]: inside.outputs[0] + 1})
+    again = start.clone()
+    model.edit_log.replay(again)
+    assert content(again) == content(model)
+    while model.graph.undo():
+        pass
+    assert content(model) == content(start)

@@ -48,13 +48,13 @@ def assign(graph: InternalGraph, target: Any, attribute: str, value: Any, record
 def assign_in_module(graph: InternalGraph, holder: Any, name: str, value: Any, record: tuple[Any, ...]) -> None:
     """Give a module an attribute, or another one in the place of it."""
     old = object.__getattribute__(holder, "__dict__").get(name)
-    graph._journal.change(_set_or_remove, (holder, name, (), old, value), record)
+    graph._journal.change(_set_or_remove, (graph, holder, name, (), old, value), record)
 
 
 def drop_attribute(graph: InternalGraph, holder: Any, name: str, record: tuple[Any, ...]) -> None:
     """Take an attribute of a module away."""
     state = object.__getattribute__(holder, "__dict__")
-    graph._journal.change(_set_or_remove, (holder, name, tuple(state), state[name], None), record)
+    graph._journal.change(_set_or_remove, (graph, holder, name, tuple(state), state[name], None), record)
 
 
 def forget_graphs(graph: InternalGraph, module: Any, graphs: Sequence[InternalGraph]) -> None:
@@ -194,8 +194,11 @@ def _set(target: Any, attribute: str, old: Any, new: Any) -> None:
     object.__setattr__(target, attribute, new)
 
 
-def _set_or_remove(holder: Any, name: str, order: tuple[str, ...], old: Any, new: Any) -> None:
+def _set_or_remove(
+    graph: InternalGraph, holder: Any, name: str, order: tuple[str, ...], old: Any, new: Any
+) -> None:
     """Give a module an attribute, or take it away (None). One that comes back gets its place in the `order`."""
+    graph._journal.addresses.clear()  # graphs of a shared module may be found by its other path from now on
     if new is None:
         object.__delattr__(holder, name)
         return
