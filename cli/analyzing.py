@@ -1,5 +1,6 @@
 """`mge-quantize analyze`."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import click
 from megengine.cli import quantizing
 from megengine.cli.app import common, examples
 from megengine.cli.models import takes_choices
-from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.output import Output, check_suffix, output_file, ratio_cell
 from megengine.cli.overwriting import check_outputs
 from megengine.cli.ptq import Job, inputs_of, prepared, ptq, quantized, write_report
 from megengine.cli.recipes import NOT_IN_FILES
+from megengine.cli.report import decibel
 from megengine.cli.samples import tell_suspicious
 from megengine.core.text import counted
 from megengine.quantization import advise, audit, diagnose, sensitivity
@@ -76,16 +78,23 @@ def _show(out: Output, job: Job, found: quantizing.Found) -> None:
     layers, edges = found.layers, found.edges
     tell_suspicious(out, job.samples.warnings())
     columns = ("edge", "op", "type", "SQNR dB", "cosine", "cut %", "noise from")
-    rows = [(e.name, e.op, e.dtype, e.sqnr_db, e.cosine, 100 * e.cut, e.noise_from or None) for e in edges.worst(ROWS)]
+    rows = [
+        (e.name, e.op, e.dtype, ratio_cell(e.sqnr_db), e.cosine, 100 * e.cut, e.noise_from or None)
+        for e in edges.worst(ROWS)
+    ]
     out.table("Lowest signal to noise", columns, rows)
     assert layers is not None
     columns = ("layer", "op", "alone in int8 dB", "alone in float dB", "gain dB", "weights dB", "input dB", "bias dB")
     rows = [
-        (x.name, x.op, x.alone, x.freed, x.gain, *(x.local.get(k) for k in ("weights", "activations", "bias")))
+        (
+            x.name,
+            x.op,
+            *map(ratio_cell, (x.alone, x.freed, x.gain, *map(x.local.get, ("weights", "activations", "bias")))),
+        )
         for x in layers.worst(ROWS)
     ]
     out.table(f"Layers that gain most in float, on {counted(layers.batches, 'sample')}", columns, rows)
-    parts = ", ".join(f"{kind} {ratio:.1f} dB" for kind, ratio in layers.parts.items())
+    parts = ", ".join(f"{kind} {decibel(ratio)}{' dB' * (ratio < math.inf)}" for kind, ratio in layers.parts.items())
     out.say(f"rounded alone: {parts}; integer arithmetic adds {layers.fusion_db:+.1f} dB")
     for title, lines in found.told().items():
         for line in lines[:LINES]:

@@ -8,6 +8,7 @@ import functools
 import importlib
 import json
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -46,6 +47,8 @@ COMMANDS = {
     "bench": ("megengine.cli.benching", "bench", "Time models' compiled plans side by side."),
     "demo": ("megengine.cli.demo", "demo", "Quantize three published networks and report."),
 }
+HOLDER = "megengine.holder"  # in the context's meta: number -> the sample that holds it, in words; "" if none does
+_OUTSIDE = re.compile(r"\bindex (-?\d+) is out of range")
 # names that other tools have for it
 ELSEWHERE = {
     "export": "mge-quantize edit MODEL -o model.onnx",
@@ -177,6 +180,9 @@ def _message(error: BaseException) -> str:
     if isinstance(error, MegEngineError):
         notes, ctx = getattr(error, "__notes__", []), click.get_current_context(silent=True)
         text = str(error) if ctx is None else in_options(str(error), ctx.command)
+        if ctx is not None and (found := _OUTSIDE.search(text)) and HOLDER in ctx.meta:
+            with suppress(MegEngineError, OSError):
+                notes = [note for note in [ctx.meta[HOLDER](int(found[1])), *notes] if note]
         return " | ".join([text, *notes])
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'}: {error.strerror or error}"

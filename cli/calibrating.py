@@ -97,11 +97,11 @@ def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, pr
             error.add_note(f"{part} holds {counted(kept, 'sample')}; --resume goes on from there")
         raise
     part.unlink(missing_ok=True)
-    tell_suspicious(out, chosen.warnings())
+    tell_suspicious(out, chosen.warnings(scores=False))
     return {
         "model": model,
         "digest": statistics.model,
         "samples": statistics.samples.total(),
         "edges": len(statistics.edges),
-        "warnings": chosen.warnings(),
+        "warnings": chosen.warnings(scores=False),
     }

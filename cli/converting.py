@@ -13,9 +13,10 @@ from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import check_weights, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.report import ratio_words
 from megengine.convert import onnx
 from megengine.core.errors import OptionError
-from megengine.core.text import counted, in_bytes
+from megengine.core.text import counted, in_bytes, share_of
 from megengine.quantization import likeness, stored_bytes, to_half
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.formats import native
@@ -66,9 +67,10 @@ def convert(
         _write(made, path, output.suffix, kind)
         result = _compare(source, made, data, preprocess, samples, out)
     sizes = stored_bytes(source.graph), stored_bytes(made.graph)
+    same = share_of(result.agreement, result.samples)
     out.say(
-        f"outputs in {_TYPES[kind]}: SQNR {result.sqnr_db:.1f} dB, cosine {result.cosine:.6f}, agreement "
-        f"{100 * result.agreement:.2f} % on {counted(result.batches, 'batch')} of {data or 'random numbers'}; "
+        f"outputs in {_TYPES[kind]}: {ratio_words(result.sqnr_db)}, cosine {result.cosine:.6f}, agreement "
+        f"{same} on {counted(result.batches, 'batch')} of {data or 'random numbers'}; "
         f"weights {in_bytes(sizes[0])} -> {in_bytes(sizes[1])}"
     )
     out.say(f"wrote {output}")

@@ -1,6 +1,6 @@
 """`mge-quantize evaluate`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output, cell_text, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import Data, check_weights, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.samples import LEAST, small_score, tell_suspicious
 from megengine.core.errors import OptionError, QuantizationError, ShapeError
-from megengine.core.text import counted
+from megengine.core.text import FEW, counted, share_of
 from megengine.quantization import stored_bytes
 
 MOST = 20  # differing samples that --json lists for a model
@@ -92,13 +93,20 @@ def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels
         )
     evaluated = [
         pages.Evaluated(
-            source, one, _scored(one, rows[0], names, source), stored_bytes(model.graph), bool(names), classes, count
+            source,
+            one,
+            _scored(one, rows[0], names, source, f"--labels {labels}", sources[0].reader.named),
+            stored_bytes(model.graph),
+            bool(names),
+            classes,
+            count,
         )
         for one, (source, model), (count, _) in zip(rows, loaded, results, strict=True)
     ]
     columns, table = _table(evaluated)
     out.table(f"{counted(len(rows[0]), 'sample')}, compared with {models[0]}", columns, table)
-    headline = pages.conclusion(evaluated)
+    headline, warnings = pages.conclusion(evaluated), small_score(len(rows[0]), counted(LEAST, "sample"))
+    tell_suspicious(out, warnings)
     out.say(headline)
     runs = pages.runs_of(loaded)
     if page is not None:
@@ -111,7 +119,7 @@ def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels
         result = [{**one, "agreement": None, "differing": None, "differences": []} for one in result]
     if not names:
         result = [{**one, "top1": None, "top5": None} for one in result]
-    return {"data": data, "labels": labels, "headline": headline, "models": result}
+    return {"data": data, "labels": labels, "headline": headline, "warnings": warnings, "models": result}
 
 
 def _logits(compiled: Any, inputs: Any, source: str) -> tuple[np.ndarray, tuple[int, int]]:
@@ -130,7 +138,8 @@ def _logits(compiled: Any, inputs: Any, source: str) -> tuple[np.ndarray, tuple[
     return np.concatenate(made), about
 
 
-def _scored(logits: np.ndarray, first: np.ndarray, names: list[tuple[int, ...]] | None, source: str) -> Score:
+def _scored(logits: np.ndarray, first: np.ndarray, names: list[tuple[int, ...]] | None, source: str, option: str,
+            named: Callable[[int], str]) -> Score:  # fmt: skip
     if logits.shape != first.shape:
         raise ShapeError(
             f"evaluate: {source!r} gives {counted(logits.shape[1], 'number')} for {counted(len(logits), 'sample')}, "
@@ -144,14 +153,13 @@ def _scored(logits: np.ndarray, first: np.ndarray, names: list[tuple[int, ...]] 
         )
     if names and len(names) != len(logits):
         raise OptionError(
-            f"--labels: {counted(len(names), 'label')} for {counted(len(logits), 'sample')}; expected one for each"
+            f"{option}: {counted(len(names), 'label')} for {counted(len(logits), 'sample')}; expected one for each"
         )
-    wrong = next((one for one in names or () if not all(0 <= x < logits.shape[1] for x in one)), None)
-    if wrong is not None:
-        shown = " ".join(map(str, wrong))
+    wrong = ((at, x) for at, one in enumerate(names or ()) for x in one if not 0 <= x < logits.shape[1])
+    if found := next(wrong, None):
         raise OptionError(
-            f"--labels: class {shown}, and {source!r} gives {counted(logits.shape[1], 'class')}; expected "
-            f"whole numbers from 0 to {logits.shape[1] - 1}"
+            f"{option}: {named(found[0])} has class {found[1]}, and {source!r} gives "
+            f"{counted(logits.shape[1], 'class')}; expected whole numbers from 0 to {logits.shape[1] - 1}"
         )
     return score(logits, first, names or [()] * len(logits))
 
@@ -165,15 +173,18 @@ def _differences(logits: np.ndarray, first: np.ndarray) -> dict[str, Any]:
 
 
 def _table(models: Sequence[pages.Evaluated]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """The columns of the scores, and a row for each model."""
+    """The columns of the scores, and a row for each model: counts of few samples, shares of many in percent."""
+    few = models[0].score.count < FEW
     tops = (1, 5) if models[0].logits.shape[1] > 5 else (1,)  # any label is among the first five of five classes
     tops = tops if models[0].labelled else ()
     rows = []
     for one in models:
         x = one.score
-        top = [100 * {1: x.top1, 5: x.top5}[k] for k in tops]
-        same = (100 * x.agreement,) if one.classes else ()
-        rows.append((one.name, *top, *same, x.sqnr, x.cosine, one.size / 1e6))
-    top = [f"top-{k} %" for k in tops]
-    same = ("same first class %",) if models[0].classes else ()
+        shares = [*({1: x.top1, 5: x.top5}[k] for k in tops), *([x.agreement] if one.classes else [])]
+        cells = [share_of(share, x.count) if few else 100 * share for share in shares]
+        ratio = "reference" if one is models[0] else "equal" if np.isinf(x.sqnr) else x.sqnr
+        rows.append((one.name, *cells, ratio, x.cosine, one.size / 1e6))
+    unit = "" if few else " %"
+    top = [f"top-{k}{unit}" for k in tops]
+    same = (f"same first class{unit}",) if models[0].classes else ()
     return ("model", *top, *same, "SQNR dB", "cosine", "MB"), rows

@@ -12,7 +12,7 @@ from megengine.cli.measuring import measured
 from megengine.cli.output import cell_text
 from megengine.cli.ptq import Data
 from megengine.cli.readers import Batch
-from megengine.core.text import counted, in_bytes
+from megengine.core.text import counted, in_bytes, share_of
 from megengine.quantization import stored_bytes
 from megengine.quantization.checks import compare_values
 from megengine.traced_module import InternalGraph, TracedModule
@@ -58,7 +58,7 @@ def made_page(made: Made, data: Data, title: str) -> str:
         "output SQNR": f"{report.decibel(found.output_sqnr_db)} dB",
         "output cosine": f"{found.output_cosine:.5f}",
         "weights": f"{small[0]} → {small[1]}",
-        **({} if same is None else {"same first class as float": f"{100 * same:.4g} %"}),
+        **({} if same is None else {"same first class as float": share_of(same, found.output_samples)}),
         "compared on": counted(found.batches, "sample"),
         **spent,
     }

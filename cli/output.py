@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -70,8 +71,8 @@ class Output:
             return
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for index, name in enumerate(columns):
-            numbers = all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
-            grid.add_column(name, justify="right" if numbers and rows else "left", overflow="fold")
+            numbers = any(isinstance(row[index], (int, float)) for row in rows)  # and words instead of some, as "equal"
+            grid.add_column(name, justify="right" if numbers else "left", overflow="fold")
         for row in rows:
             grid.add_row(*(Text(printable(cell_text(cell))) for cell in row))
         with _standard_output():
@@ -135,6 +136,11 @@ def printable(text: str) -> str:
 def cell_text(cell: Any) -> str:
     """A table cell: floats with four significant digits, None as a dash."""
     return "-" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+def ratio_cell(value: float | None) -> float | str | None:
+    """A ratio in dB for a table: `exact` where there is no error."""
+    return "exact" if value == math.inf else value
 
 
 def _plain(value: Any) -> Any:

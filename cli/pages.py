@@ -14,7 +14,7 @@ from megengine.cli import records, report
 from megengine.cli.drawing_parts import predictions
 from megengine.cli.evaluation import Score
 from megengine.cli.ptq import Data
-from megengine.core.text import counted
+from megengine.core.text import counted, share_of
 from megengine.quantization.checks import Comparison
 from megengine.traced_module import TracedModule
 
@@ -70,25 +70,23 @@ class Evaluated:
         """The comparison with the first model in a sentence."""
         one = self.score
         ratio = "equal results" if one.sqnr == float("inf") else f"SQNR {one.sqnr:.1f} dB"
-        top = f", top-1 {_percent(one.top1)} against {_percent(first.score.top1)}" if self.labelled else ""
+        tops = " against ".join(share_of(x.top1, x.count) for x in (one, first.score))
+        top = f", top-1 {tops}" if self.labelled else ""
         ratio += f" of the first of {counted(self.results, 'result')}" if self.results > 1 else ""
-        same = f"the same first class for {_percent(one.agreement)} of" if self.classes else "on"
+        same = f"the same first class for {share_of(one.agreement, one.count)}, " if self.classes else ""
         return (
-            f"{self.name} against {first.name}: {ratio}, {same} {counted(one.count, 'sample')}{top}, "
+            f"{self.name} against {first.name}: {ratio}, {same}on {counted(one.count, 'sample')}{top}, "
             f"{self.size / max(first.size, 1):.2g} times the bytes"
         )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.4g} %"
 
 
 def conclusion(models: Sequence[Evaluated]) -> str:
     """The result of an evaluation in a sentence."""
     first, *others = models
     if not others:
-        top = f"top-1 {_percent(first.score.top1)}" if first.labelled else "no labels, and nothing to compare with"
-        return f"{first.name}: {top}, on {counted(first.score.count, 'sample')}"
+        one = first.score
+        top = f"top-1 {share_of(one.top1, one.count)}" if first.labelled else "no labels, and nothing to compare with"
+        return f"{first.name}: {top}, on {counted(one.count, 'sample')}"
     nearest = max(others, key=lambda one: (one.score.sqnr, one.score.agreement))
     return nearest.against(first) + (f"; the nearest of {len(others)}" if len(others) > 1 else "")
 
@@ -117,7 +115,7 @@ def _against(first: Evaluated, other: Evaluated, data: Data) -> report.Section:
     before, after = first.logits.argmax(1), other.logits.argmax(1)
     others = np.flatnonzero(before != after)
     facts = {
-        "same first class": _percent(other.score.agreement),
+        "same first class": share_of(other.score.agreement, other.score.count),
         "SQNR": f"{report.decibel(other.score.sqnr)} dB",
         "cosine": f"{other.score.cosine:.5f}",
         "differing samples": str(len(others)),
@@ -157,7 +155,7 @@ def comparison_page(names: Sequence[str], found: Comparison, headline: str, data
     facts = {
         "output SQNR": f"{report.decibel(found.output_sqnr_db)} dB",
         "output cosine": f"{found.output_cosine:.5f}",
-        **({} if same is None else {"same first class": _percent(same)}),
+        **({} if same is None else {"same first class": share_of(same, found.output_samples)}),
         "values compared": str(len(found.values)),
     }
     steepest = found.steepest

@@ -9,10 +9,10 @@ import click
 from megengine.cli import images, pages
 from megengine.cli.app import common, examples
 from megengine.cli.models import InputChoices, load_models, shape_option
-from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.output import Output, check_suffix, output_file, ratio_cell
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import check_weights, data_of, data_option, preprocess_option, samples_option
-from megengine.core.text import counted
+from megengine.core.text import counted, share_of
 from megengine.quantization.checks import compare_values
 
 ROWS = 12
@@ -59,7 +59,7 @@ def compare(
         if page is not None:
             page.write_text(pages.comparison_page((first, second), found, line, source, runs), encoding="utf-8")
     lowest = sorted(found.values, key=lambda one: one.sqnr_db)[:ROWS]
-    rows = [(x.name, x.other, x.op, x.sqnr_db, x.cosine, x.largest_error) for x in lowest]
+    rows = [(x.name, x.other, x.op, ratio_cell(x.sqnr_db), x.cosine, x.largest_error) for x in lowest]
     out.table("Least alike", (f"value of {first}", f"of {second}", "op", "SQNR dB", "cosine", "largest error"), rows)
     if other := pages.differing(runs):
         out.table("What differs in the runs that made them", runs[0], other)
@@ -73,7 +73,8 @@ def compare(
 
 def headline(found: Any) -> str:
     """The result in a sentence."""
-    same = "" if found.output_agreement is None else f", the same first class for {100 * found.output_agreement:.4g} %"
+    share = found.output_agreement
+    same = "" if share is None else f", the same first class for {share_of(share, found.output_samples)}"
     fall = "" if found.steepest is None else f"; the ratio falls most at {found.steepest.name}"
     ratio = "equal in every value" if found.output_sqnr_db == float("inf") else f"SQNR {found.output_sqnr_db:.1f} dB"
     return (

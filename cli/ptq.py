@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,18 +13,18 @@ import click
 import numpy as np
 
 from megengine.cli import images, quantizing, records, report
-from megengine.cli.app import common, examples
+from megengine.cli.app import HOLDER, common, examples
 from megengine.cli.choices import Choice, Number
 from megengine.cli.measuring import measured
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
-from megengine.cli.output import Output, check_suffix, kept_after_interrupt, output_file
+from megengine.cli.output import Output, check_suffix, kept_after_interrupt, output_file, ratio_cell
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.readers import Reader, Slot, kind_of, open_reader
+from megengine.cli.readers import Reader, Slot, holder_of, kind_of, open_reader
 from megengine.cli.samples import Samples, tell_suspicious
 from megengine.convert import onnx
 from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, DeviceError, OptionError, QuantizationError, listed
-from megengine.core.text import counted, in_bytes
+from megengine.core.text import counted, in_bytes, share_of
 from megengine.device import normalize
 from megengine.dispatch import get_op
 from megengine.quantization import (
@@ -70,7 +71,8 @@ held_out_option = click.option(
     type=click.IntRange(0),
     default=16,
     show_default=True,
-    help="One of ten samples, at most this many, scores the result and does not calibrate; digests choose which.",
+    help="One of ten samples (of few a quarter, up to 8), at most this many, scores the result and does not calibrate; "
+    "digests choose which.",
 )
 
 
@@ -127,6 +129,9 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     if preprocess is not None:
         how, origin = images.recipe(preprocess, shape if pictured else None), "--preprocess"
     source = Data(open_reader(data, slots, how=how, limit=samples), how, origin)
+    click.get_current_context().meta[HOLDER] = partial(
+        holder_of, reader=source.reader, inputs=[slot.name for slot in slots]
+    )
     if how is not None:
         out.say_once(f"pictures: {source}")
     if stored not in (None, how):
@@ -445,7 +450,7 @@ def _quantize(files: dict[str, Path], out: Output, **options: Any) -> dict[str, 
 
 def _show(out: Output, result: Any, analysis: Any, small: tuple[int, int], samples: Samples) -> None:
     rows = [
-        (edge.name, edge.op, edge.dtype, edge.sqnr_db, edge.cosine, 100 * edge.cut, edge.noise_from or None)
+        (edge.name, edge.op, edge.dtype, ratio_cell(edge.sqnr_db), edge.cosine, 100 * edge.cut, edge.noise_from or None)
         for edge in analysis.worst(8)
     ]
     columns = ("edge", "op", "type", "SQNR dB", "cosine", "cut %", "noise from")
@@ -455,7 +460,7 @@ def _show(out: Output, result: Any, analysis: Any, small: tuple[int, int], sampl
         out.table("Left in float", ("op", "nodes", "first", "multiply-adds %", "reason"), floating)
     out.say(quantizing.floating_line(result))
     out.say(
-        f"outputs: SQNR {analysis.output_sqnr_db:.1f} dB, cosine {analysis.output_cosine:.5f} "
+        f"outputs: {report.ratio_words(analysis.output_sqnr_db)}, cosine {analysis.output_cosine:.5f} "
         f"on {samples.scored_on()}; weights {in_bytes(small[0])} -> {in_bytes(small[1])}"
     )
 
@@ -469,7 +474,7 @@ def write_report(path: Path, job: Job, result: QuantizedModel, found: quantizing
         "output SQNR": f"{report.decibel(analysis.output_sqnr_db)} dB",
         "output cosine": f"{analysis.output_cosine:.5f}",
         "weights": f"{in_bytes(small[0])} → {in_bytes(small[1])}",
-        **({} if same is None else {"same first class as float": f"{100 * same:.4g} %"}),
+        **({} if same is None else {"same first class as float": share_of(same, analysis.output_samples)}),
         **spent,
     }
     name = Path(job.name).name

@@ -28,7 +28,7 @@ from megengine.cli.ptq import (
 )
 from megengine.cli.qat_goals import Goal, by_labels, by_results
 from megengine.cli.readers import Batch, Reader, kind_of
-from megengine.cli.samples import EVERY, Index, digest_of, held_out_of, suspicious, tell_suspicious
+from megengine.cli.samples import EVERY, LEAST, Index, digest_of, held_out_of, small_score, suspicious, tell_suspicious
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError
 from megengine.core.text import counted
 from megengine.quantization import PROFILES, QuantConfig, RangeMethod, prepare_qat
@@ -48,8 +48,8 @@ class Labelled:
     """Samples of every input by their digests, and what the network has to say of each: labels, or the float network's
     results.
 
-    One of ten different samples is held out of training: the first, third, ... of these by their digests choose the
-    epoch, the others score. Copies of a sample go with it.
+    `held_out_share` of the different samples are held out of training: the first, third, ... of these by their digests
+    choose the epoch, the others score. Copies of a sample go with it.
     """
 
     inputs: list[np.ndarray]
@@ -71,7 +71,7 @@ class Labelled:
     def part(self, role: str) -> tuple[list[np.ndarray], np.ndarray]:
         """The samples that "train", "choose" or "score".
 
-        With fewer than ten samples all choose, and with fewer than twenty those that choose score too.
+        With fewer than eight samples all choose and score.
         """
         held, every = self.held, set(self.index.digests)
         roles = {
@@ -86,6 +86,17 @@ class Labelled:
     def clean(self) -> bool:
         """Whether the samples that score are others than those that choose."""
         return len(self.held) > 1
+
+    def scored_on(self) -> str:
+        """Which samples score, in words."""
+        who = f"{counted(len(self.part('score')[1]), 'sample')} that "
+        return who + ("neither trained nor chose" if self.clean else "chose it too: give more of them")
+
+    def warnings(self) -> list[str]:
+        """What is suspicious about the data."""
+        different = len(set(self.index.digests))
+        found = suspicious(len(self.index.digests), equal=different == 1)
+        return found or small_score(len(self.held[1::2]) or different, counted(EVERY * 2 * LEAST, "sample"))
 
 
 @click.command(
@@ -125,9 +136,9 @@ class Labelled:
 def qat(output: Path, report_path: Path | None, overwrite: bool, resume: bool, out: Output, **options: Any) -> None:
     """Train MODEL (.onnx, .tm, .mgt, or module.py:function) with the values of its integer network, and write that.
 
-    After every epoch the state of training is kept beside the output, as OUTPUT.training. One of ten samples does not
-    train: half of these choose the epoch that is written at the end, the other half score it. The order of the data
-    makes no difference.
+    After every epoch the state of training is kept beside the output, as OUTPUT.training. One of ten samples (of few a
+    quarter, up to 8) does not train: half of these choose the epoch that is written at the end, the other half score
+    it. The order of the data makes no difference.
     """
     check_suffix("--output", output, {".mgt": "our format"})
     inputs = [options["model"], options["data"], *images.recipe_files(options["preprocess"])]
@@ -162,42 +173,43 @@ def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str,
     with out.progress("read", source_data.reader.count) as bar:
         inputs, classes, index = _read(source_data.reader, labels, data, bar)
     check_varies(source.graph, [inputs], data)
-    tell_suspicious(out, suspicious(len(index.digests), equal=len(set(index.digests)) == 1))
-    goal = by_results(network, inputs) if classes is None else by_labels(classes, network, inputs)
+    option = (f"--labels {labels}", index.name)
+    goal = by_results(network, inputs) if classes is None else by_labels(classes, network, inputs, *option)
     samples_of = Labelled(inputs, goal.targets, index)
     taught, choosing, scoring = (samples_of.part(role) for role in ("train", "choose", "score"))
     if source_data.how is not None:
         source.graph.metadata.update(images.to_metadata(source_data.how))
     digests = {"model": records.digest_of(source.graph), "data": samples_of.digest}
+    tell_suspicious(out, warnings := samples_of.warnings())
     counts = {"training": len(taught[1]), "choosing": len(choosing[1]), "held out": len(scoring[1])}
     record = records.record_of(digests=digests, counts=counts, samples=index)
     record["recipe"].pop("resume", None)  # how often it was interrupted makes no difference
     plan = TrainingPlan(**settings)
     _warn_of_calls(network.batch_size, plan.batch, out)
     training = Training(network, plan, loss=goal.loss, score=goal.score)
+    chose, scored = (training.scored(len(part[1])) for part in (choosing, scoring))
     about, told = _begin(training, kept, taught[0], digests, resume=resume)
     if not told:
         told = {"start": training.score_of(*scoring), "epochs": [(0, None, training.evaluate(*choosing))]}
-        out.say(f"before training: {goal.shown(told['epochs'][0][2])}")
+        out.say(f"before training: {goal.what} {goal.shown(told['epochs'][0][2], chose)}")
     _epochs(training, kept, (about, told), taught, choosing, goal, out)
     network = training.best_network()
     score = training.score_of(*scoring)
     best = network.eval().convert()
     best.graph.metadata.update(source.graph.metadata | records.to_metadata(record))
     native.save(best, files[0])
-    who = f"{counted(len(scoring[1]), 'sample')} that "
-    who += "neither trained nor chose" if samples_of.clean else "chose it too: give more of them"
-    said = _concluded(training, f"{goal.what} {goal.shown(score)} on {who}", goal.shown(told["start"]), out)
+    who = samples_of.scored_on()
+    reached = f"{goal.what} {goal.shown(score, scored)} on {who}"
+    said = _concluded(training, reached, goal.shown(told["start"], scored), out)
+    rows = [(epoch or "before", loss, goal.shown(value, chose)) for epoch, loss, value in told["epochs"]]
+    table = [("epoch", "loss", goal.what), *rows]
     for file in files[1:]:
         held = _batches(scoring[0], len(next(iter(source_data.reader))[0]))
-        rows = [(epoch or "before", loss, goal.shown(value)) for epoch, loss, value in told["epochs"]]
-        table = [("epoch", "loss", goal.what), *rows]
         page = Made(model, source.graph, best.graph, held, who, said, "Epochs, on the samples that choose", table)
         file.write_text(made_page(page, source_data, f"{Path(model).name}, trained in integers"), encoding="utf-8")
+    facts = {"model": model, "preprocess": source_data.describe(), "record": record, "warnings": warnings}
     return {
-        "model": model,
-        "preprocess": source_data.describe(),
-        "record": record,
+        **facts,
         "epochs": [dict(zip(("epoch", "loss", "score"), row, strict=True)) for row in told["epochs"][1:]],
         "best": training.best,
         "best_epoch": training.best_epoch,
@@ -262,7 +274,7 @@ def _epochs(training: Training, kept: Path, state: tuple[dict[str, Any], dict[st
             goal: Goal, out: Output) -> None:  # fmt: skip
     """Train, add to what is told, and keep the state after each epoch."""
     about, told = state
-    plan = training.plan
+    plan, count = training.plan, training.scored(len(scored[1]))
     while training.epoch < plan.epochs:
         what = f"epoch {training.epoch + 1} of {plan.epochs}"
         with out.progress(what, None) as bar:
@@ -270,7 +282,7 @@ def _epochs(training: Training, kept: Path, state: tuple[dict[str, Any], dict[st
         score = training.evaluate(*scored)
         told["epochs"].append((training.epoch, loss, score))
         save({"about": about, "told": told, "training": training.state()}, str(kept))
-        out.say(f"{what}: loss {loss:.4f}, {goal.shown(score)}; kept in {kept}")
+        out.say(f"{what}: loss {loss:.4f}, {goal.shown(score, count)}; kept in {kept}")
 
 
 def _read(reader: Reader, labels: str | None, data: str, bar: Bar) -> tuple[list[np.ndarray], np.ndarray | None, Index]:
@@ -310,6 +322,6 @@ def _targets(labels: str, data: str, count: int) -> np.ndarray:
         count = min(count, len(images.images_in(Path(data))))  # the last batch may be filled up
     if len(found) != count:
         raise OptionError(
-            f"--labels: {counted(len(found), 'label')} for {counted(count, 'sample')}; expected one for each"
+            f"--labels {labels}: {counted(len(found), 'label')} for {counted(count, 'sample')}; expected one for each"
         )
     return np.array(found, np.int32)[:, 0]

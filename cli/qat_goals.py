@@ -8,7 +8,7 @@ import numpy as np
 
 import megengine.functional as F
 from megengine.core.errors import OptionError
-from megengine.core.text import counted
+from megengine.core.text import counted, share_of
 from megengine.quantization import QATGraph
 from megengine.quantization.pipeline.qat_training import Loss, Score, cross_entropy, top1
 from megengine.tensor import Tensor
@@ -25,26 +25,35 @@ class Goal:
         loss: of the network's results and targets of a batch.
         score: of all results and targets; larger is better.
         what: what the score is.
-        shown: a score as text.
+        shown: a score of so many samples as text.
     """
 
     targets: np.ndarray
     loss: Loss
     score: Score
     what: str
-    shown: Callable[[float], str]
+    shown: Callable[[float, int], str]
 
 
-def by_labels(labels: np.ndarray, network: QATGraph, inputs: Sequence[np.ndarray]) -> Goal:
-    """The labels [N]. Raises OptionError unless the first result is [samples, classes]."""
+def by_labels(
+    labels: np.ndarray, network: QATGraph, inputs: Sequence[np.ndarray], option: str, named: Callable[[int], str]
+) -> Goal:
+    """The labels [N]. Raises OptionError unless the first result is [samples, classes]; `option` and `named` tell which
+    label does not fit it.
+    """
     first = _float_results(network, [x[: network.batch_size or 1] for x in inputs])[0]
-    if first.ndim != 2 or labels.max(initial=0) >= first.shape[1]:
+    if first.ndim != 2:
         raise OptionError(
-            f"--labels: classes up to {labels.max(initial=0)}, and a first result of shape (samples, "
-            f"{', '.join(map(str, first.shape[1:]))}); expected (samples, classes). Without --labels the float "
-            "network's results are learnt"
+            f"{option}: the first result has the shape (samples, {', '.join(map(str, first.shape[1:]))}); expected "
+            "(samples, classes). Without --labels the float network's results are learnt"
         )
-    return Goal(labels, cross_entropy, top1, "top-1", _percent)
+    if labels.max(initial=0) >= first.shape[1]:
+        at = int((labels >= first.shape[1]).argmax())
+        raise OptionError(
+            f"{option}: {named(at)} has class {labels[at]}, and the network gives {counted(first.shape[1], 'class')}; "
+            f"expected whole numbers from 0 to {first.shape[1] - 1}"
+        )
+    return Goal(labels, cross_entropy, top1, "top-1", share_of)
 
 
 def by_results(network: QATGraph, inputs: Sequence[np.ndarray]) -> Goal:
@@ -62,7 +71,7 @@ def by_results(network: QATGraph, inputs: Sequence[np.ndarray]) -> Goal:
             "what chooses (edit --keep NODE), and train that"
         )
     if len(found) == 1 and found[0].ndim == 2 and found[0].shape[1] > 1:
-        return Goal(_softmax(found[0]), cross_entropy, top1, "agreement with the float network", _percent)
+        return Goal(_softmax(found[0]), cross_entropy, top1, "agreement with the float network", share_of)
     factors = {i: _factor(found[i]) for i in rows}
     targets = np.concatenate([_flat(found[i]) * factors[i] for i in rows], axis=1).astype(np.float32)
 
@@ -76,7 +85,7 @@ def by_results(network: QATGraph, inputs: Sequence[np.ndarray]) -> Goal:
         noise, power = np.sum((made - wanted.astype(np.float64)) ** 2), np.sum(wanted.astype(np.float64) ** 2)
         return MOST_DB if noise == 0 else float(min(MOST_DB, 10 * np.log10(max(power, 1e-300) / noise)))
 
-    return Goal(targets, loss, score, "SQNR of the results", lambda value: f"{value:.1f} dB")
+    return Goal(targets, loss, score, "SQNR of the results", lambda value, _: f"{value:.1f} dB")
 
 
 def _float_results(network: QATGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -112,7 +121,3 @@ def _flat(y: np.ndarray) -> np.ndarray:
 def _softmax(y: np.ndarray) -> np.ndarray:
     powers = np.exp(y.astype(np.float64) - y.max(1, keepdims=True))
     return (powers / powers.sum(1, keepdims=True)).astype(np.float32)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.2f} %"

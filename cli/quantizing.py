@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from megengine.cli.output import Output
-from megengine.cli.report import Section
+from megengine.cli.report import Section, ratio_words
 from megengine.cli.samples import Samples
 from megengine.core.errors import listed
-from megengine.core.text import counted
+from megengine.core.text import counted, share_of
 from megengine.kernels import isa
 from megengine.quantization import (
     Advice,
@@ -46,8 +46,8 @@ class Found:
         """The result in a sentence."""
         one = self.edges
         agreement = one.output_agreement
-        same = "" if agreement is None else f", the same first class for {100 * agreement:.4g} %"
-        ratio = "exact" if one.output_sqnr_db == math.inf else f"SQNR {one.output_sqnr_db:.1f} dB"
+        same = "" if agreement is None else f", the same first class for {share_of(agreement, one.output_samples)}"
+        ratio = ratio_words(one.output_sqnr_db)
         samples = f", on {self.scored_on}" if self.scored_on else ""
         line = f"outputs: {ratio}, cosine {one.output_cosine:.5f}{same}{samples}"
         if self.faults:

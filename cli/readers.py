@@ -52,6 +52,15 @@ class Reader:
         return self.names[place] if place < len(self.names) else f"sample {place + 1}"
 
 
+def holder_of(number: int, reader: Reader, inputs: Sequence[str]) -> str:
+    """The first sample in which an input of integers holds a number, in words; "" if none does."""
+    for place, batch in enumerate(reader.canonical()):
+        for name, array in zip(inputs, batch, strict=False):
+            if np.asarray(array).dtype.kind in "iu" and (array == number).any():
+                return f"{reader.named(place)} of data {reader.name!r} holds {number} in input {name!r}"
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """An input of a network, which data has to fit; the first axis is the batch.

@@ -10,7 +10,7 @@ import click
 from megengine.cli import recipes, records
 from megengine.cli.app import COMMANDS, FailedError, common, examples, group
 from megengine.cli.models import load_model
-from megengine.cli.output import Output, check_suffix
+from megengine.cli.output import Output, check_suffix, check_writable
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.core.errors import FileFormatError, OptionError, nearest
 
@@ -35,15 +35,17 @@ def replay(result: str, output: Path, overwrite: bool, out: Output, **places: An
     suffix = Path(result).suffix
     check_suffix("RESULT", Path(result), _KINDS)
     check_suffix("--output", output, {suffix: _KINDS[suffix]})
-    check_outputs([("--output", output)], [result], overwrite=overwrite)
     record = records.from_metadata(load_model(result).graph.metadata, result)
+    command = _command(record["command"])
     changed = [
         f"{name} {was}, now {now}" for name, was in record["versions"].items() if (now := records.version(name)) != was
     ]
+    check_outputs([("--output", output)], [result], overwrite=overwrite)
+    check_writable(output)
     if changed:
         out.say(f"warning: made with other versions ({'; '.join(changed)}): bytes may differ", "yellow")
     moved = {key: value for key, value in places.items() if value is not None}
-    _run(record, moved, output, overwrite=overwrite, quiet=out.as_json)
+    _run(command, record, moved, output, overwrite=overwrite, quiet=out.as_json)
     same = Path(result).read_bytes() == output.read_bytes()
     line = f"{output}: {'the same bytes as' if same else 'other bytes than'} {result}"
     out.say(line)
@@ -52,13 +54,18 @@ def replay(result: str, output: Path, overwrite: bool, out: Output, **places: An
         raise FailedError(line)
 
 
-def _run(record: dict[str, Any], moved: dict[str, Any], output: Path, *, overwrite: bool, quiet: bool) -> None:
+def _command(name: str) -> click.Command:
+    """The command that a record names."""
+    command = group.get_command(click.get_current_context(), name)
+    if command is None:
+        raise FileFormatError(f"its record names the command {name!r}{nearest(name, COMMANDS)}; update megengine")
+    return command
+
+
+def _run(command: click.Command, record: dict[str, Any], moved: dict[str, Any], output: Path, *, overwrite: bool,
+         quiet: bool) -> None:  # fmt: skip
     """Run the command of a record, with the model or the data at another place, or in other processes."""
     here, name = click.get_current_context(), record["command"]
-    if name not in COMMANDS:
-        raise FileFormatError(f"its record names the command {name!r}{nearest(name, COMMANDS)}; update megengine")
-    command = group.get_command(here, name)
-    assert command is not None
     why = {"workers": "which runs in one process", "labels": "which takes no labels"}
     for key in moved.keys() - recipes.settable(command).keys():
         reason = why.get(key, "which has no such option")

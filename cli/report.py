@@ -20,7 +20,7 @@ from megengine.traced_module.pictures.page import embedded, hash_of, page_data, 
 from megengine.traced_module.pictures.texts import printable
 
 BARS, MANY = 44, 100
-_NUMBER = re.compile(r"[-+−]?(\d[\d., ]*(e[-+]?\d+)?|inf|nan|exact)( ?(%|dB|ms|[kMG]?B))?")
+_NUMBER = re.compile(r"[-+−]?(\d[\d., ]*(e[-+]?\d+)?|inf|nan|exact|equal|reference)( of \d+)?( ?(%|dB|ms|[kMG]?B))?")
 WORDS = {
     "SQNR": "signal to quantization noise: the power of the float values over that of the difference from them, in "
     "decibels. At 20 dB the difference is 10 % of the values, at 30 dB 3 %, at 40 dB 1 %.",
@@ -254,6 +254,11 @@ def number(value: Any) -> str:
 def decibel(value: float | None) -> str:
     """One decimal; no error at all is `exact`."""
     return "exact" if value is None or math.isinf(value) else f"{value:.1f}"
+
+
+def ratio_words(value: float) -> str:
+    """`SQNR 20.3 dB`, or `exact`."""
+    return "exact" if value == math.inf else f"SQNR {value:.1f} dB"
 
 
 def percent(value: float) -> str:

@@ -19,6 +19,7 @@ from megengine.core.text import counted
 from megengine.quantization.ranges import Progress
 
 EVERY = 10  # one of so many samples is held out
+QUARTER, LEAST = 4, 8  # one of so many until as many score the result; with fewer samples none is held out
 _SHORT = 4  # bytes of a digest that a record keeps, so that a sample which differs can be named
 _LISTED = 4096  # samples; of more, a record keeps their common digest alone
 
@@ -70,9 +71,9 @@ class Index:
 class Samples:
     """What calibrates: all samples of a reader but the ones held out; can be read more than once.
 
-    One of `every` different samples is held out, at most `most`: those with the smallest digests, so that the order of
-    the data makes no difference. Copies of them do not calibrate either. A pass before all others takes the digests and
-    keeps those samples; `progress` is told about it.
+    `held_out_share` of the different samples are held out, at most `most`: those with the smallest digests, so that the
+    order of the data makes no difference. Copies of them do not calibrate either. A pass before all others takes the
+    digests and keeps those samples; `progress` is told about it.
     """
 
     reader: Reader
@@ -122,7 +123,7 @@ class Samples:
     @property
     def _held(self) -> set[bytes]:
         """The digests that are held out."""
-        count = min(self.most, len(set(self.index.digests)) // self.every)
+        count = min(self.most, held_out_share(len(set(self.index.digests)), self.every))
         return {digest for digest, _ in self._smallest[:count]}
 
     def held_out(self) -> list[Batch]:
@@ -145,15 +146,29 @@ class Samples:
         names = [self.index.name(first[digest]) for digest in sorted(held)]
         return f"{counted(len(held), 'sample')} held out of calibration ({listed(names, 3)})"
 
-    def warnings(self) -> list[str]:
-        """What is suspicious about the data."""
-        return suspicious(len(self.index.digests), equal=len(set(self.index.digests)) == 1)
+    def warnings(self, *, scores: bool = True) -> list[str]:
+        """What is suspicious about the data, and about the number of those that score the result, if they do."""
+        different = len(set(self.index.digests))
+        found = suspicious(len(self.index.digests), equal=different == 1)
+        if found or not scores:
+            return found
+        enough, scored = min(self.every, QUARTER) * LEAST, len(self._held) or min(self.most or EVERY, different)
+        limited = self.most < LEAST and different >= enough
+        return small_score(scored, f"--held-out {LEAST}" if limited else counted(enough, "sample"))
+
+
+def held_out_share(count: int, every: int) -> int:
+    """How many of so many different samples are held out: one of `every`, of few a quarter until eight score.
+
+    Of fewer than eight no quarter is: what calibrates would miss it more than the score needs it.
+    """
+    return max(count // every, min(count // QUARTER, LEAST) if count >= LEAST else 0)
 
 
 def held_out_of(digests: Sequence[bytes], every: int) -> list[bytes]:
     """The digests of the samples that are held out where nothing limits their number, smallest first."""
     different = set(digests)
-    return heapq.nsmallest(len(different) // every, different)
+    return heapq.nsmallest(held_out_share(len(different), every), different)
 
 
 def suspicious(count: int, *, equal: bool) -> list[str]:
@@ -161,6 +176,13 @@ def suspicious(count: int, *, equal: bool) -> list[str]:
     if count == 1:
         return ["the data is one sample: its ranges say little about others; give a hundred or so"]
     return [f"all {counted(count, 'sample')} of the data are equal; give different ones"] if count and equal else []
+
+
+def small_score(scored: int, enough: str) -> list[str]:
+    """A warning where fewer than eight samples score the result; `enough` is what to give so that eight do."""
+    if scored >= LEAST:
+        return []
+    return [f"{counted(scored, 'sample')} measured the score, so it says little about others; give {enough} or more"]
 
 
 def tell_suspicious(out: Output, warnings: list[str]) -> None:

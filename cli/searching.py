@@ -26,7 +26,7 @@ from megengine.cli.ptq import (
 from megengine.cli.samples import Samples, tell_suspicious
 from megengine.core.errors import listed
 from megengine.core.files import replacing
-from megengine.core.text import counted
+from megengine.core.text import counted, share_of
 from megengine.quantization import EFFORTS, PRECISIONS, Budget, LatencyTable, Point, QuantConfig, SearchResult
 from megengine.quantization import search as find
 from megengine.quantization.checks import require_float
@@ -249,14 +249,15 @@ def _judged(result: SearchResult) -> str:
     chose = f"{counted(judged.judging, 'sample')} that chose"
     ties = judged.samples - judged.judging
     chose += f" ({counted(ties, 'tie')} left out)" if ties else ""
-    by_noise = f"{100 * best.agreement:.1f} % expected by the noise, {100 * best.counted:.1f} % counted on {chose}"
+    counted_share = share_of(best.counted, judged.judging)
+    by_noise = f"{100 * best.agreement:.1f} % expected by the noise, {counted_share} counted on {chose}"
     if not told.samples:
         return f"agreement: {by_noise}; no sample is left that chose nothing"
     low, high = (100 * end for end in told.interval)
     sure = f"; {told.sure_same} of {told.sure} without ties" if told.sure < told.samples else ""
     return (
-        f"agreement: {100 * told.share:.1f} % of {counted(told.samples, 'sample')} that chose nothing ({low:.0f} to "
-        f"{high:.0f} % with 95 % confidence{sure}); {by_noise}"
+        f"agreement: {share_of(told.share, told.samples)} on {counted(told.samples, 'sample')} that chose nothing "
+        f"({low:.0f} to {high:.0f} % with 95 % confidence{sure}); {by_noise}"
     )
 
 

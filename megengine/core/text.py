@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+FEW = 100  # of fewer things a percentage looks more certain than it is
+
 
 def printable(text: str, *, keep: str = "\n\t", mark: str = "") -> str:
     r"""The text with `\x1b` and the like for each character that is not visible: control, bidi, zero width, halves.
@@ -40,3 +42,8 @@ def in_bytes(count: float) -> str:
 def counted(count: float, word: str, spec: str = "") -> str:
     """1 layer, 2 layers: a number, formatted by `spec`, and the word in singular or plural."""
     return f"{count:{spec}} {word if count == 1 else plural(word)}"
+
+
+def share_of(share: float, count: int) -> str:
+    """A part of so many things: `15 of 16` of few, `93.75 %` of a hundred or more, or of a number that is not known."""
+    return f"{round(share * count)} of {count}" if 0 < count < FEW else f"{100 * share:.4g} %"

@@ -115,7 +115,7 @@ class Analysis:
     """Result of `analyze`: every edge in execution order, and the outputs of the network.
 
     `output_agreement` is the share of samples whose first output has its largest value at the same place; None for
-    outputs that are no rows of numbers.
+    outputs that are no rows of numbers. `output_samples` counts these.
     """
 
     edges: tuple[EdgeReport, ...]
@@ -123,6 +123,7 @@ class Analysis:
     output_cosine: float
     batches: int
     output_agreement: float | None = None
+    output_samples: int = 0
 
     def worst(self, count: int = 10) -> tuple[EdgeReport, ...]:
         """Edges with the lowest SQNR first."""
@@ -241,7 +242,7 @@ def analyze(
         if progress is not None:
             progress("analyze", done, None)
     reports = tuple(_report(e, edges[e.meta["edge"]]) for e in qdq_graph.exprs() if _is_rounding(e))
-    return Analysis(reports, result.sqnr_db, result.cosine, done, float(np.mean(same)) if same else None)
+    return Analysis(reports, result.sqnr_db, result.cosine, done, float(np.mean(same)) if same else None, len(same))
 
 
 def same_places(exact: np.ndarray, other: np.ndarray) -> list[bool]:

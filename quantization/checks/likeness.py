@@ -21,7 +21,7 @@ class Likeness:
     """How near the results of a network are to those of the one that it was made from.
 
     `sqnr_db` and `cosine` are over all results, `largest_error` is the largest difference, `agreement` the share of
-    samples whose largest value in the first result stands at the same place.
+    samples whose largest value in the first result stands at the same place, which `samples` counts.
     """
 
     sqnr_db: float
@@ -29,6 +29,7 @@ class Likeness:
     agreement: float
     largest_error: float
     batches: int
+    samples: int
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; an infinite ratio (no error at all) is None."""
@@ -58,4 +59,4 @@ def likeness(
         samples, count = samples + len(a), count + 1
         if progress is not None:
             progress("compare", count, None)
-    return Likeness(total.sqnr_db, total.cosine, same / max(samples, 1), total.largest, count)
+    return Likeness(total.sqnr_db, total.cosine, same / max(samples, 1), total.largest, count, samples)

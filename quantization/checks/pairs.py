@@ -49,6 +49,7 @@ class Comparison:
         output_sqnr_db, output_cosine, output_agreement: of the results; the agreement is the share of samples whose
             largest value stands at the same place, None for results that are no rows.
         batches: inputs that were run.
+        output_samples: rows of the results by which the agreement is counted.
     """
 
     values: tuple[ValuePair, ...]
@@ -57,6 +58,7 @@ class Comparison:
     output_cosine: float
     output_agreement: float | None
     batches: int
+    output_samples: int = 0
 
     @property
     def steepest(self) -> ValuePair | None:
@@ -124,7 +126,7 @@ def compare_values(
     reports = [_report(first, name, pairs[name], one) for name, one in sums.items() if one.count]
     agreement = float(np.mean(same)) if same else None
     missing = len(computed) - len(reports)
-    return Comparison(tuple(reports), max(missing, 0), outputs.sqnr_db, outputs.cosine, agreement, done)
+    return Comparison(tuple(reports), max(missing, 0), outputs.sqnr_db, outputs.cosine, agreement, done, len(same))
 
 
 def _check_ends(first: InternalGraph, second: InternalGraph) -> None:

@@ -19,27 +19,33 @@ from megengine.quantization.pipeline.quantize import QuantizedModel, requantize
 from megengine.quantization.pipeline.selection import PRECISIONS
 from megengine.quantization.ranges import Progress, as_samples
 
-ROUNDS = 10  # of timing
+ROUNDS = 12  # of timing
+OUTER = 2  # times at each end that a 96 % interval of the median of 12 leaves out
+TURN = 2_000_000  # nanoseconds that a turn takes at least
+MOST = 200  # runs of a turn
 DEAR = 0.5  # of the time: what costs more comes last
 LEAST = 0.1  # dB that make a setting worth a word
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One change of settings: what to do, the SQNR of the outputs with it and its gain in dB, and its share of time."""
+    """One change of settings: what to do, the SQNR of the outputs with it and its gain in dB, and the share of time
+    that it adds; None where that is within the spread of the measurement.
+    """
 
     text: str
     config: QuantConfig
     sqnr_db: float
     gain: float
-    time: float
+    time: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without the settings."""
         return finite({key: value for key, value in asdict(replace(self)).items() if key != "config"})
 
     def __str__(self) -> str:
-        return f"{self.text}: {self.gain:+.1f} dB, {100 * self.time:+.0f} % time"
+        spent = "time: no measurable difference" if self.time is None else f"{100 * self.time:+.0f} % time"
+        return f"{self.text}: {self.gain:+.1f} dB, {spent}"
 
 
 @kinds_named
@@ -63,7 +69,7 @@ def advise(
     """
     inputs = list(as_samples(batches, model.float_graph))
     exact = [plan.compile(model.float_graph, threads=1)(*x) for x in inputs]
-    here = plan.compile(model.integer_graph, threads=1)
+    here, again = (plan.compile(model.integer_graph, threads=1) for _ in range(2))
     base = _sqnr(here, inputs, exact)
     found = []
     ends = {node.name for node in model.float_graph.inputs}  # are among the sensitive values, and no layers
@@ -72,10 +78,10 @@ def advise(
         other = _compiled(model, config, calibration)
         ratio = base if other is None else _sqnr(other, inputs, exact)
         if ratio - base >= LEAST:
-            found.append(Advice(text, config, ratio, ratio - base, _slower(here, other, inputs[0])))
+            found.append(Advice(text, config, ratio, ratio - base, slower(here, again, other, inputs[0])))
         if progress is not None:
             progress("advice", number, len(proposals))
-    return tuple(sorted(found, key=lambda one: (one.time > DEAR, -one.gain)))
+    return tuple(sorted(found, key=lambda one: ((one.time or 0) > DEAR, -one.gain)))
 
 
 def _compiled(model: QuantizedModel, config: QuantConfig, calibration: Iterable[Any] | None) -> Any:
@@ -123,13 +129,37 @@ def _sqnr(one: Any, inputs: Sequence[Any], exact: Sequence[Sequence[np.ndarray]]
     return noise.sqnr_db
 
 
-def _slower(one: Any, other: Any, inputs: Sequence[np.ndarray]) -> float:
-    """By what share of time the other plan is slower: medians of CPU time, in turns."""
-    times: tuple[list[int], list[int]] = ([], [])
-    for _ in range(ROUNDS + 2):
-        for run, spent in zip((one, other), times, strict=True):
-            start = time.process_time_ns()
-            run(*inputs)
-            spent.append(time.process_time_ns() - start)
-    first, second = (statistics.median(spent[2:]) for spent in times)
-    return second / first - 1 if first else 0.0
+def slower(one: Any, again: Any, other: Any, inputs: Sequence[np.ndarray]) -> float | None:
+    """By what share of time another plan is slower than `one`: the median of CPU time in turns; None if no difference
+    can be measured.
+
+    `again` is `one` compiled a second time, which lies elsewhere in memory: a difference counts where 96 % intervals
+    (order statistics) of both medians are apart.
+    """
+    runs = (one, again, other)
+    counts = min(MOST, -(-TURN // max(_spent(one, inputs, 1), 1)))
+    ratios: tuple[list[float], list[float]] = ([], [])
+    for turn in range(ROUNDS + 2):
+        times = [0, 0, 0]
+        for place in range(3):  # each comes first, second and third equally often
+            at = (place + turn) % 3
+            times[at] = _spent(runs[at], inputs, counts)
+        if turn > 1:
+            for kept, time_of in zip(ratios, times[1:], strict=True):
+                kept.append(time_of / max(times[0], 1))
+    (low, _, high), (first, middle, last) = map(_interval, ratios)
+    return middle - 1 if first > max(high, 1) or last < min(low, 1) else None
+
+
+def _spent(run: Any, inputs: Sequence[np.ndarray], count: int) -> int:
+    """Nanoseconds of CPU time."""
+    start = time.process_time_ns()
+    for _ in range(count):
+        run(*inputs)
+    return time.process_time_ns() - start
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The ends of the interval, the median between them."""
+    ordered = sorted(values)
+    return ordered[OUTER], statistics.median(ordered), ordered[-1 - OUTER]

@@ -125,6 +125,10 @@ class Training:
         """The score of the integer network on samples. Raises OptionError if they are too few for its batch."""
         return self._judged(inputs, targets)[0]
 
+    def scored(self, count: int) -> int:
+        """How many of so many samples a score takes: whole batches, where the network's is fixed."""
+        return count - count % (self.network.batch_size or 1)
+
     def _judged(self, inputs: Arrays, targets: np.ndarray) -> tuple[float, float]:
         """Score and mean loss on samples."""
         network = self.network.eval()
@@ -136,7 +140,7 @@ class Training:
         results: list[list[np.ndarray]] = []
         size = network.batch_size or self.plan.batch
         loss = 0.0
-        for i in range(0, len(targets) - len(targets) % (network.batch_size or 1), size):
+        for i in range(0, self.scored(len(targets)), size):
             part = slice(i, i + size)
             outputs = network(*(Tensor(x[part]) for x in inputs))
             loss += float(self.loss(outputs, targets[part]).item()) * len(targets[part])

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 
@@ -40,11 +41,11 @@ def test_analysis_tells_layers_parts_and_advice_and_writes_no_model(folder):
     said = call("analyze", "net.onnx", "--data", "x.npy")
     for text in ("Lowest signal to noise", "Layers that gain most in float", "rounded alone: weights", "outputs: SQNR"):
         assert text in said
-    assert "on 1 sample held out of calibration (sample " in said and sorted(folder.iterdir()) == before
+    assert "on 3 samples held out of calibration (sample " in said and sorted(folder.iterdir()) == before
     one = found("analyze", "net.onnx", "--data", "x.npy", "--weights", "per_tensor", "--exclude", "op:matmul")
     assert one["sensitivity"]["layers"][0]["name"] == "x" and one["faults"] == []
     assert set(one["edges"][0]["histogram"]) == {"low", "high", "float", "integer"}
-    assert sum(one["edges"][0]["histogram"]["float"]) == sum(one["edges"][0]["histogram"]["integer"]) == 3 * 16 * 16
+    assert sum(one["edges"][0]["histogram"]["float"]) == sum(one["edges"][0]["histogram"]["integer"]) == 3 * 3 * 16 * 16
 
 
 def test_analysis_takes_every_setting_of_ptq():
@@ -91,8 +92,45 @@ def test_models_are_scored_by_labels_in_every_form():
     write("by_path.csv", "path,class\ndog/3.png,1\ncat/1.png,0\ncat/2.png,0\n")
     a, b = (found("evaluate", "net.onnx", *words, "--labels", how)["models"][0] for how in ("folders", "by_path.csv"))
     assert a["top1"] == b["top1"] and a["count"] == 3
-    assert "top-1 %" in call("evaluate", "net.onnx", *words, "--labels", "folders")
-    assert "top-1 %" not in call("evaluate", "net.onnx", "--data", "x.npy")
+    said = call("evaluate", "net.onnx", *words, "--labels", "folders")
+    assert "top-1 " in said and f"{round(3 * a['top1'])} of 3" in said and "3 samples measured the score" in said
+    assert "top-1" not in call("evaluate", "net.onnx", "--data", "x.npy")
+
+
+def test_an_index_out_of_range_names_its_sample(folder):
+    nodes = [onnx.helper.make_node("Gather", ["table", "words"], ["rows"]),
+             onnx.helper.make_node("MatMul", ["rows", "w"], ["y"])]  # fmt: skip
+    rng = np.random.default_rng(0)
+    stored = [onnx.numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n)
+              for n, s in (("table", (5, 4)), ("w", (4, 3)))]  # fmt: skip
+    ends = [onnx.helper.make_tensor_value_info("words", onnx.TensorProto.INT64, [1, 6]),
+            onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 6, 3])]  # fmt: skip
+    graph, opset = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:], stored), onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), "words.onnx")
+    words = rng.integers(0, 5, (9, 6))
+    words[6, 2] = 7
+    np.save("words.npy", words)
+    said = "index 7 is out of range for axis 0 of length 5 | sample 7 of data 'words.npy' holds 7 in input 'words'"
+    for line in (
+        ("ptq", "-o", "w.mgt"),
+        ("evaluate",),
+        ("calibrate", "-o", "w.stats", "--held-out", "0", "--workers", "2"),
+    ):
+        assert said in call(line[0], "words.onnx", "--data", "words.npy", *line[1:], code=1)
+    assert not {"w.mgt", "w.stats"} & {path.name for path in folder.iterdir()}
+
+
+def test_few_samples_are_counted_and_many_are_a_percentage():
+    """The network itself is the reference, and has no ratio to itself; another one may be equal to it."""
+    line = call("evaluate", "net.onnx", "q.mgt", "net.onnx", "--data", "x.npy")
+    rows = [row.split() for row in line.splitlines() if row.strip().startswith(("net.onnx ", "q.mgt "))]
+    assert [row[1:5] for row in rows if "of" in row[1:4]] == [
+        ["12", "of", "12", word] for word in ("reference", rows[1][4], "equal")
+    ]
+    assert float(rows[1][4]) > 20 and "inf" not in line and "%" not in line
+    np.save("many.npy", np.random.default_rng(1).standard_normal((100, 3, 16, 16)).astype(np.float32))
+    assert "same first class %" in call("evaluate", "net.onnx", "--data", "many.npy")
+    assert found("evaluate", "net.onnx", "--data", "many.npy")["warnings"] == []
 
 
 @pytest.mark.parametrize(
@@ -106,9 +144,9 @@ def test_models_are_scored_by_labels_in_every_form():
         ("x.npy", "broken.npy", "not a readable .npy array"),
         ("x.npy", "words.txt", "line 2: 'b' is no class"),
         ("x.npy", "latin.txt", "cannot be read"),
-        ("x.npy", "few.txt", "1 label for 12 samples"),
-        ("x.npy", "many.txt", "class 1 99999, and 'net.onnx' gives"),
-        ("x.npy", "below.npy", "class -1, and 'net.onnx' gives"),
+        ("x.npy", "few.txt", "--labels few.txt: 1 label for 12 samples"),
+        ("x.npy", "many.txt", "--labels many.txt: sample 12 has class 99999, and 'net.onnx' gives"),
+        ("x.npy", "below.npy", "--labels below.npy: sample 1 has class -1, and 'net.onnx' gives"),
         ("x.npy", "paths.csv", "names pictures, and data 'x.npy' is no folder of them"),
         ("photos", "paths.csv", "no line for 2 pictures of 'photos'; first: 'cat/2.png'"),
     ],

@@ -55,7 +55,7 @@ def calibrate(says, files):
 
 
 def test_ptq_with_statistics_writes_the_same_network(files, says, calibrate):
-    assert "11 samples" in calibrate("-o", files / "one.stats")
+    assert "9 samples" in calibrate("-o", files / "one.stats")
     calibrate("-o", files / "two.stats", "--workers", 2)
     assert (files / "one.stats").read_bytes() == (files / "two.stats").read_bytes()
     assert not (files / "one.stats.part").exists()
@@ -86,7 +86,7 @@ def test_a_run_that_broke_goes_on(files, calibrate):
     (files / "bad.py").write_text(BREAKS.format(str(files / "data.npy")))
     text = calibrate("-o", files / "one.stats", data="bad.py:read", code=1)
     assert "bad.py:read, batch 7: 1 NaN or infinite value" in text.replace("'", "")
-    assert (kept := int(re.search(r"one.stats.part holds (\d+) samples; --resume goes on from there", text)[1])) >= 6
+    assert (kept := int(re.search(r"one.stats.part holds (\d+) samples; --resume goes on from there", text)[1])) >= 4
     assert not (files / "one.stats").exists()
     assert f"going on behind {kept} samples" in calibrate("-o", files / "one.stats", "--resume")
     calibrate("-o", files / "whole.stats")
@@ -107,7 +107,7 @@ def test_rows_of_an_open_batch_are_samples(files, says, calibrate):
     seen = Statistics.load(files / "one.stats")
     for data in ("data.npy", "batches.py:read"):
         text = says("calibrate", files / "open.mgt", "--data", files / data, "-o", files / "open.stats", "--overwrite")
-        assert "11 samples" in text
+        assert "9 samples" in text
         assert Statistics.load(files / "open.stats").samples == seen.samples
     np.save(files / "wide.npy", np.zeros((2, 3, 7, 8), np.float32))
     text = says("calibrate", files / "open.mgt", "--data", files / "wide.npy", "-o", files / "wide.stats", code=1)

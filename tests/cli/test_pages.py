@@ -87,14 +87,14 @@ def evaluated(name, logits, first, labels=()):
 def test_conclusions():
     a = np.eye(4, 3) * 5
     one = evaluated("a", a, a, (0, 1, 2, 0))
-    assert pages.conclusion([one]) == "a: top-1 100 %, on 4 samples"
+    assert pages.conclusion([one]) == "a: top-1 4 of 4, on 4 samples"
     assert pages.conclusion([evaluated("a", a, a)]).startswith("a: no labels, and nothing to compare with")
     far, near = evaluated("far", a[::-1], a, (0, 1, 2, 0)), evaluated("near", a + 0.1, a, (0, 1, 2, 0))
     line = pages.conclusion([one, far, near])
     assert line.startswith("near against a: SQNR") and line.endswith("; the nearest of 2")
-    assert "top-1 100 % against 100 %" in line and "1 times the bytes" in line
+    assert "top-1 4 of 4 against 4 of 4" in line and "1 times the bytes" in line
     same = pages.conclusion([evaluated("a", a, a), evaluated("b", a, a)])
-    assert same.startswith("b against a: equal results, the same first class for 100 % of 4 samples")
+    assert same.startswith("b against a: equal results, the same first class for 4 of 4, on 4 samples")
 
 
 def test_results_that_are_no_classes_have_no_first_class(tmp_path):

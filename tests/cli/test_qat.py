@@ -86,17 +86,17 @@ def test_the_result_is_exact_and_better(folder, labels):
     assert verify(trained, [x[:1]]).exact
     if labels is not None:
         run = plan.compile(trained)
-        right = [np.asarray(run(x[i : i + 1])).argmax() == np.load("y.npy")[i] for i in by_digest(x)[:4]]
+        right = [np.asarray(run(x[i : i + 1])).argmax() == np.load("y.npy")[i] for i in by_digest(x)[:8]]
         assert np.mean(right[::2]) == result["best"]
         assert np.mean(right[1::2]) == result["held_out"]
         counts = json.loads(trained.graph.metadata[records.METADATA])["counts"]
-        assert (counts["training"], counts["choosing"], counts["held out"]) == (36, 2, 2)
+        assert (counts["training"], counts["choosing"], counts["held out"]) == (32, 4, 4)
 
 
 @pytest.mark.parametrize(
     ("count", "sizes", "said"),
-    [(40, (36, 2, 2), "2 samples that neither trained nor chose"),
-     (15, (14, 1, 1), "1 sample that chose it too: give more"),
+    [(40, (32, 4, 4), "4 samples that neither trained nor chose"),
+     (8, (6, 1, 1), "1 sample that neither trained nor chose"),
      (5, (5, 5, 5), "5 samples that chose it too: give more")],
 )  # fmt: skip
 def test_who_trains_chooses_and_scores(folder, count, sizes, said):
@@ -149,7 +149,7 @@ def test_another_network_keeps_its_batch_which_is_said(folder):
 def test_too_few_samples_for_the_networks_batch(folder):
     save_network(Centred(), 8)
     message = qat(*ARRAYS, code=1)
-    assert "the network takes 8 samples at once, there are 2 samples; give more" in message
+    assert "the network takes 8 samples at once, there are 4 samples; give more" in message
 
 
 class Dense(M.Module):
@@ -174,7 +174,7 @@ def test_results_that_are_no_classes_are_learnt_as_they_are(folder):
     float_net, x = native.load("net.mgt"), np.load("x.npy")
     result = json.loads(qat(*ARRAYS[:2], "--lr", "0.001", "-o", "q.mgt", "--epochs", "3", "--json"))
     assert result["score"] == "SQNR of the results" and result["epochs"][-1]["loss"] < 0.1
-    scored = x[by_digest(x)[1:4:2]]  # of the four held out, the second and the fourth
+    scored = x[by_digest(x)[1:8:2]]  # of the eight held out, the second, the fourth and so on
     trained = native.load("q.mgt")
     pairs = [(a.numpy(), b.numpy()) for y in scored for a, b in zip(trained(y[None]), float_net(y[None]), strict=True)]
     noise = [sum(np.sum((a - b) ** 2.0) for a, b in pairs[i::2]) for i in range(2)]
@@ -189,16 +189,20 @@ def test_results_that_are_no_classes_are_learnt_as_they_are(folder):
     ("network", "words", "message"),
     [
         (Chosen, (), "qat: the network has no float result with one row for each sample ("),
-        (Dense, ("--labels", "y.npy"), "--labels: classes up to 1, and a first result of shape (samples, 2, 8, 8)"),
+        (
+            Dense,
+            ("--labels", "y.npy"),
+            "--labels y.npy: the first result has the shape (samples, 2, 8, 8); expected (samples, classes)",
+        ),
         (
             Net,
             ("--labels", "many.npy"),
-            "--labels: classes up to 7, and a first result of shape (samples, 2); expected",
+            "--labels many.npy: sample 4 has class 7, and the network gives 2 classes; expected whole numbers from 0",
         ),
     ],
 )
 def test_results_that_cannot_be_learnt(folder, network, words, message):
-    np.save("many.npy", np.full(40, 7))
+    np.save("many.npy", np.where(np.arange(40) == 3, 7, 0))
     native.save(trace_module(network().eval(), Tensor(np.zeros((1, 1, 8, 8), np.float32))), "net.mgt")
     assert message in qat(*ARRAYS, *words, code=1)
 
@@ -262,7 +266,7 @@ def test_resuming_something_else(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ("short.npy", "--labels: 3 labels for 40 samples; expected one for each"),
+        ("short.npy", "--labels short.npy: 3 labels for 40 samples; expected one for each"),
         ("x.npy", "expected one whole number for each sample"),
         ("words.txt", "line 1: 'cat' is no class; expected whole numbers"),
         ("shor.npy", "no such file; did you mean 'short.npy'?"),
@@ -297,7 +301,7 @@ def test_labels_of_pictures_by_their_paths(folder):
 def test_fewer_labels_than_pictures(folder):
     np.save("short.npy", np.zeros(3, np.int64))
     words = ("--data", "photos", "--preprocess", "mnist,size=8", "--labels", "short.npy", "-o", "q.mgt")
-    assert "--labels: 3 labels for 40 samples; expected one for each" in qat(*words, code=1)
+    assert "--labels short.npy: 3 labels for 40 samples; expected one for each" in qat(*words, code=1)
 
 
 def test_pictures_without_a_folder_of_their_class(folder):

@@ -151,4 +151,5 @@ def test_what_cannot_be_repeated_is_refused(record, message, folder):
     del made.graph.metadata[METADATA]
     made.graph.metadata.update({} if record is None else {METADATA: record})
     native.save(made, "bad.mgt")
-    assert message in call("replay", "bad.mgt", "-o", "again.mgt", code=1)
+    for output in ("again.mgt", "nowhere/again.mgt"):  # the record comes first
+        assert message in call("replay", "bad.mgt", "-o", output, code=1)

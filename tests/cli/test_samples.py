@@ -21,7 +21,10 @@ def by_digest(values):
     return sorted(set(values), key=lambda v: digest_of((np.full((1, 2), v, np.float32),)))
 
 
-@pytest.mark.parametrize(("count", "most", "every", "held"), [(45, 3, 10, 3), (45, 16, 10, 4), (9, 100, 2, 4)])
+@pytest.mark.parametrize(
+    ("count", "most", "every", "held"),
+    [(45, 3, 10, 3), (45, 16, 10, 8), (120, 16, 10, 12), (9, 100, 2, 4), (8, 16, 10, 2), (15, 16, 10, 3)],
+)
 @pytest.mark.parametrize("seed", [None, 0])
 def test_samples_of_the_smallest_digests_score_and_do_not_calibrate(count, most, every, held, seed):
     values = list(range(count)) if seed is None else np.random.default_rng(seed).permutation(count).tolist()
@@ -37,12 +40,12 @@ def test_samples_of_the_smallest_digests_score_and_do_not_calibrate(count, most,
 def test_copies_of_a_held_out_sample_neither_calibrate_nor_score():
     values = [*range(20)] * 3
     samples = Samples(reader(values), 16)
-    wanted = by_digest(values)[:2]
+    wanted = by_digest(values)[:5]
     assert numbers(samples.held_out()) == wanted and not set(wanted) & set(numbers(samples))
-    assert samples.counts == {"calibration": 54, "held out": 2}
+    assert samples.counts == {"calibration": 45, "held out": 5}
 
 
-@pytest.mark.parametrize(("values", "most"), [(range(9), 16), (range(45), 0), ([1] * 40, 16)])
+@pytest.mark.parametrize(("values", "most"), [(range(7), 16), (range(45), 0), ([1] * 40, 16)])
 def test_without_a_held_out_sample_the_score_says_so(values, most):
     samples = Samples(reader(values), most)
     assert len(list(samples)) == len(values) and "none is held out" in samples.scored_on()
@@ -54,8 +57,22 @@ def test_without_a_held_out_sample_the_score_says_so(values, most):
     [([1], "is one sample"), ([2] * 5, "all 5 samples of the data are equal"), ([1, 2], "")],
 )
 def test_one_sample_and_equal_samples_are_a_warning(values, warning):
-    found = Samples(reader(values), 16).warnings()
+    found = Samples(reader(values), 16).warnings(scores=False)
     assert (warning in found[0]) if warning else found == []
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "every", "warning"),
+    [(2, 16, 10, "2 samples measured the score, so it says little about others; give 32 samples or more"),
+     (12, 16, 10, "3 samples measured the score, so it says little about others; give 32 samples or more"),
+     (32, 16, 10, ""),
+     (32, 4, 10, "4 samples measured the score, so it says little about others; give --held-out 8 or more"),
+     (40, 0, 10, ""),
+     (7, 100, 2, "3 samples measured the score, so it says little about others; give 16 samples or more"),
+     (16, 100, 2, "")],
+)  # fmt: skip
+def test_a_score_of_few_samples_is_a_warning(count, most, every, warning):
+    assert Samples(reader(range(count)), most, every).warnings() == ([warning] if warning else [])
 
 
 def test_the_digest_follows_values_and_nothing_else():

@@ -6,6 +6,7 @@ from quant_nets import Builder, residual_net
 
 from megengine.quantization import QuantConfig, RangeMethod, advise, quantize_model, requantize
 from megengine.quantization.checks import Noise
+from megengine.quantization.pipeline.advice import slower
 
 
 def coarse_net():
@@ -25,7 +26,7 @@ def test_the_layer_to_keep_in_float_comes_first_with_the_gain_that_it_has():
     data, seen = b.data(3, seed=7), []
     sensitive = [model.float_graph.inputs[0].name, "last", "coarse"]  # an input may be the most sensitive value
     found = advise(model, sensitive, data, b.data(), progress=lambda *step: seen.append(step))
-    order = [(one.time > 0.5, -one.gain) for one in found]
+    order = [((one.time or 0) > 0.5, -one.gain) for one in found]
     assert order == sorted(order)
     assert "keep coarse in float" in [one.text for one in found]
     one = next(x for x in found if x.text == "keep coarse in float")
@@ -34,8 +35,36 @@ def test_the_layer_to_keep_in_float_comes_first_with_the_gain_that_it_has():
     for x in data:
         noise.add([y.numpy() for y in model.float_graph.interpret(x)], [again(x).numpy()])
     assert one.sqnr_db == pytest.approx(noise.sqnr_db, abs=0.2) and one.gain > 3
-    assert str(one).startswith("keep coarse in float: +") and str(one).endswith("% time")
+    assert str(one).startswith("keep coarse in float: +") and str(one).endswith(
+        ("% time", ", time: no measurable difference")
+    )
     assert set(one.to_json()) == {"text", "sqnr_db", "gain", "time"} and seen[-1] == ("advice", 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("factor", "noise", "elsewhere", "found"),
+    [(1.0, 0.05, 1.0, None), (0.97, 0.05, 1.0, None), (1.3, 0.05, 1.0, 0.3), (0.7, 0.05, 1.0, -0.3),
+     (0.82, 0.01, 0.82, None), (1.02, 0.001, 1.0, 0.02)],
+    ids=["equal", "less than the noise", "slower", "faster", "no more than another place", "little, without noise"],
+)  # fmt: skip
+def test_a_difference_of_time_is_told_where_it_exceeds_the_spread(monkeypatch, factor, noise, elsewhere, found):
+    """A clock that runs by what each plan takes, in slow and fast periods that all plans share."""
+    rng, clock = np.random.default_rng(3), [0]
+    monkeypatch.setattr("time.process_time_ns", lambda: clock[0])
+
+    def taking(share):
+        def run():
+            period = 1 + 0.5 * ((clock[0] // 40_000_000) % 2)
+            clock[0] += int(2_500_000 * share * period * (1 + noise * rng.standard_normal()))
+
+        return run
+
+    times = [slower(taking(1.0), taking(elsewhere), taking(factor), ()) for _ in range(20)]
+    told = [one for one in times if one is not None]
+    if found is None:
+        assert len(told) <= 2
+    else:
+        assert len(told) == 20 and np.median(told) == pytest.approx(found, rel=0.1)
 
 
 def test_settings_that_cost_no_time_are_advised_before_layers_in_float():
