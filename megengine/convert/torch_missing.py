@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from megengine.convert.torch_complex import in_real_parts
+
 Table = dict[Any, Callable[..., Any]]
 
 
@@ -26,6 +28,7 @@ def exported_again(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict
     if _fold_weights(torch, graph):
         program = program_of(graph)
     program = program.run_decompositions(_decompositions(torch))
+    program = in_real_parts(torch, program, inputs, named, dynamic_shapes)
     return torch.onnx.export(program, dynamo=True, verbose=False)
 
 
@@ -104,12 +107,22 @@ def _decompositions(torch: Any) -> Table:
         aten.put.default: lambda x, at, y, accumulate=False: (
             x.flatten().index_put((at.flatten(),), y.flatten(), accumulate).view(x.shape)
         ),
+        aten.index.Tensor: lambda x, at: _by_wide_places(torch, x, at),
         aten.index_reduce.default: lambda x, dim, at, y, reduce, *, include_self=True: x.scatter_reduce(
             dim, at.view([-1 if k == dim % x.ndim else 1 for k in range(x.ndim)]).expand(y.shape), y, reduce,
             include_self=include_self,
         ),
     }  # fmt: skip
     return {**table, **torch._decomp.get_decompositions([aten.lstm.input])}
+
+
+def _by_wide_places(torch: Any, x: Any, at: Sequence[Any]) -> Any:
+    """Indexing by places of one type: the exporter joins those of several, which is no valid file."""
+    kinds = {one.dtype for one in at if one is not None and one.dtype is not torch.bool}
+    if len(kinds) < 2:
+        return NotImplemented
+    wide = [one if one is None or one.dtype is torch.bool else one.long() for one in at]
+    return torch.ops.aten.index.Tensor(x, wide)
 
 
 def _distances(torch: Any, a: Any, b: Any, p: float) -> Any:

@@ -1,5 +1,7 @@
 """Modules of PyTorch as traced modules: torch's own results, paths of modules, open axes, and errors."""
 
+import warnings
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -121,6 +123,7 @@ class Missing(torch.nn.Module):
             torch.nn.functional.avg_pool2d(x, (2, 3), divisor_override=5),
             torch.searchsorted(self.at.float(), y, right=True),
             self.walk(y)[0],
+            y[self.at[:2, None], self.at.int()],
         )
 
 
@@ -132,6 +135,33 @@ def test_functions_that_torchs_exporter_lacks():
     for ours, theirs in zip(net(x), wanted(module, x), strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
     assert not [e for e in net.graph.exprs() if e.callee in ("matinv", "svd")]  # computed from weights alone
+
+
+class Spectral(torch.nn.Module):
+    """A layer of a Fourier neural operator, and other arithmetic of complex numbers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.low = torch.nn.Parameter(torch.rand(3, 4, 2, 3, dtype=torch.cfloat))
+
+    def forward(self, x):
+        waves = torch.fft.rfft2(x)
+        made = torch.zeros(len(x), 4, *waves.shape[2:], dtype=torch.cfloat)
+        made[:, :, :2, :3] = torch.einsum("bixy,ioxy->boxy", waves[:, :, :2, :3], self.low)
+        made[:, :, -2:, :3] = 2j * made[:, :, :2, :3] - 0.5
+        turned = torch.polar(x[:, :1, 0], x[:, 1:2, 0]) / (waves[:, :1, 0, :1] + 3) + waves.conj().exp()[:, :1, 0, :1]
+        back = torch.fft.ifft(torch.where(x[:, :1, 0] > 0, turned, turned.square()))
+        return torch.fft.irfft2(made, s=x.shape[2:]), back.abs(), back.angle().cos(), torch.view_as_real(back)
+
+
+def test_complex_numbers_are_pairs_of_real_ones():
+    module, x = Spectral().eval(), np.random.default_rng(4).standard_normal((2, 3, 6, 8)).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        net = from_torch(module, x)
+    for ours, theirs in zip(net(x), wanted(module, x), strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
