@@ -46,8 +46,8 @@ def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.Mo
         model.ParseFromString(content)
     except Exception:  # protobuf implementations raise different types
         raise FileFormatError(f"{name}: not a complete ONNX model; the file is truncated or no .onnx") from None
-    if not model.graph.node or not model.graph.output:
-        raise FileFormatError(f"{name}: not an ONNX model; expected a graph with at least one node and one output")
+    if not model.graph.output:
+        raise FileFormatError(f"{name}: not an ONNX model; expected a graph with at least one output")
     graph = model.graph  # the parser gives damaged text as bytes
     values = [*(item.name for item in (*graph.input, *graph.output)), *stored_names(graph)]
     parts = [text for node in graph.node for text in (node.name, node.op_type, node.domain, *node.input, *node.output)]
@@ -171,12 +171,38 @@ def operator_name(node: "onnx.NodeProto") -> str:
 
 
 def _inlined(model: "onnx.ModelProto", name: str) -> "onnx.ModelProto":
-    from onnx import inliner
+    """The model with the nodes of its functions in the places of their calls.
 
+    As in ONNX Runtime a name of the standard is the standard's operator, whatever function of that name is there.
+    """
+    from onnx import defs, inliner
+
+    opset = opset_of(model)
+    for place, function in reversed(list(enumerate(model.functions))):
+        if function.domain in ("", "ai.onnx") and defs.has(function.name, max_inclusive_version=opset):
+            del model.functions[place]
+    _state_defaults(model)
     try:
         return inliner.inline_local_functions(model, convert_version=True)
     except Exception as error:
         raise FileFormatError(f"{name}: its local functions cannot be inlined ({error})") from None
+
+
+def _state_defaults(model: "onnx.ModelProto") -> None:
+    """Write attributes that calls of functions leave out, which the inliner takes for absent, with their defaults."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    for node in _all_nodes((*model.graph.node, *(node for f in model.functions for node in f.node))):
+        if (called := functions.get((node.domain, node.op_type, node.overload))) is not None:
+            stated = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(one for one in called.attribute_proto if one.name not in stated)
+
+
+def _all_nodes(nodes: "Iterable[onnx.NodeProto]") -> "Iterator[onnx.NodeProto]":
+    """Nodes, and those of the graphs that they run."""
+    for node in nodes:
+        yield node
+        for inner in _graphs_of(node):
+            yield from _all_nodes(inner.node)
 
 
 def stored_names(graph: "onnx.GraphProto") -> Iterator[str]:
@@ -186,14 +212,24 @@ def stored_names(graph: "onnx.GraphProto") -> Iterator[str]:
 
 
 def initializers(graph: "onnx.GraphProto", folder: Path | None) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and read-only value of every stored tensor. Raises FileFormatError for damaged or foreign data."""
-    for tensor in graph.initializer:
-        yield tensor.name, array_of(tensor, folder)
+    """Name and read-only value of every stored tensor. Raises FileFormatError for damaged or foreign data.
+
+    Of tensors of one name the last one counts, as in ONNX Runtime. Text that nothing reads is left out.
+    """
+    import onnx
+
+    last = {tensor.name: tensor for tensor in graph.initializer}
+    sparse_last = {sparse.values.name: sparse for sparse in graph.sparse_initializer}
+    read = {*names_read(graph.node), *(item.name for item in graph.output)}
+    for name, tensor in last.items():
+        is_text = tensor.data_type == onnx.TensorProto.STRING
+        if name not in sparse_last and (name in read or not is_text):
+            yield name, array_of(tensor, folder)
     left = MAX_DENSE
-    for sparse in graph.sparse_initializer:
+    for name, sparse in sparse_last.items():
         made = dense(sparse, folder, most=left)
         left -= made.nbytes
-        yield sparse.values.name, made
+        yield name, made
 
 
 def dense(sparse: "onnx.SparseTensorProto", folder: Path | None = None, *, most: int = MAX_DENSE) -> np.ndarray:

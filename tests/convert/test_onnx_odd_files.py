@@ -1,0 +1,96 @@
+"""Files that ONNX Runtime takes although something in them is unusual: they give its values."""
+
+import numpy as np
+import pytest
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+
+from megengine.convert.onnx import export, load
+from megengine.core.errors import FileFormatError
+from tests.helpers.onnx_runtime import answers, session_of
+
+X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
+VALUES = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
+OPSET = helper.make_opsetid("", 17)
+
+
+def stored(name, value):
+    return numpy_helper.from_array(np.asarray(value), name)
+
+
+def model(nodes, initializers=(), outputs=(Y,), functions=()):
+    graph = helper.make_graph(nodes, "net", [X], list(outputs), list(initializers))
+    opsets = [OPSET, helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, opset_imports=opsets, functions=list(functions), ir_version=10)
+
+
+def node(op_type, inputs, outputs, **attrs):
+    return helper.make_node(op_type, inputs.split(), outputs.split(), **attrs)
+
+
+def leaky():
+    """Slope, a function whose slope is 0.25 where a call does not say it."""
+    inner = node("LeakyRelu", "a", "b")
+    inner.attribute.append(AttributeProto(name="alpha", type=AttributeProto.FLOAT, ref_attr_name="alpha"))
+    default = [helper.make_attribute("alpha", 0.25)]
+    return helper.make_function("own", "Slope", ["a"], ["b"], [inner], [OPSET], [], default)
+
+
+def twice():
+    """A function that calls another one, with and without its attribute."""
+    nodes = [node("Slope", "a", "t", domain="own"), node("Slope", "t", "b", domain="own", alpha=3.0)]
+    opsets = [OPSET, helper.make_opsetid("own", 1)]
+    return helper.make_function("own", "Twice", ["a"], ["b"], nodes, opsets)
+
+
+def branches():
+    inner = helper.make_graph([node("Slope", "x", "z", domain="own")], "inner", [], [Y])
+    inner.output[0].name = "z"
+    return node("If", "flag", "y", then_branch=inner, else_branch=inner)
+
+
+FILES = {
+    "an attribute of a function by its default": model([node("Slope", "x", "y", domain="own")], functions=[leaky()]),
+    "in a function": model([node("Twice", "x", "y", domain="own")], functions=[twice(), leaky()]),
+    "in a branch": model([branches()], [stored("flag", True)], functions=[leaky()]),
+    "a function named like an operator": model(
+        [node("LeakyRelu", "x", "y")],
+        functions=[helper.make_function("", "LeakyRelu", ["a"], ["b"], [node("Neg", "a", "b")], [OPSET])],
+    ),
+    "no node": model([], outputs=(X,)),
+    "no node, and stored numbers as results": model(
+        [], [stored("w", np.float32([1, 2]))], outputs=(helper.make_tensor_value_info("w", TensorProto.FLOAT, [2]), X)
+    ),
+    "text that nothing reads": model(
+        [node("Constant", "", "note", value_string="text"), node("Neg", "x", "y")],
+        [helper.make_tensor("words", TensorProto.STRING, [1], [b"text"])],
+    ),
+    "two tensors of one name": model(
+        [node("Add", "x w", "y")], [stored("w", np.float32([1, 2, 3])), stored("w", np.float32([4, 5, 6]))]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_unusual_files_give_the_runtimes_values(name, tmp_path):
+    pytest.importorskip("onnxruntime")
+    wanted = answers(session_of(FILES[name], log_severity_level=4), [VALUES])
+    network = load(FILES[name])
+    export(network, tmp_path / "again.onnx")
+    made = network(VALUES)
+    for one in (made if isinstance(made, (list, tuple)) else [made], load(tmp_path / "again.onnx")(VALUES)):
+        for got, value in zip(one if isinstance(one, (list, tuple)) else [one], wanted, strict=True):
+            np.testing.assert_array_equal(got.numpy(), value)
+
+
+def test_text_that_a_node_reads_is_refused():
+    words = helper.make_tensor("words", TensorProto.STRING, [1], [b"text"])
+    with pytest.raises(FileFormatError, match="tensor 'words': data type 8 is not a number type"):
+        load(model([node("Add", "x words", "y")], [words]))
+    with pytest.raises(FileFormatError, match="expected a number value"):
+        load(model([node("Constant", "", "w", value_string="text"), node("Add", "x w", "y")]))
+
+
+def test_a_constant_without_a_result():
+    nodes = [helper.make_node("Constant", [], [], value_float=1.0), node("Neg", "x", "y")]
+    np.testing.assert_array_equal(load(model(nodes))(VALUES).numpy(), -VALUES)
