@@ -20,7 +20,13 @@ from megengine.quantization.pipeline.masks import (
     most_of,
     why_far,
 )
-from megengine.quantization.pipeline.match import is_bias, over_picture, why_constants_float, why_places_float
+from megengine.quantization.pipeline.match import (
+    is_bias,
+    is_convolved,
+    over_picture,
+    why_constants_float,
+    why_places_float,
+)
 from megengine.quantization.pipeline.roots import REASON, around_roots
 from megengine.quantization.pipeline.selection import INPUT, layers_of, precisions, select
 from megengine.quantization.pipeline.sequences import weights_of, why_float
@@ -378,7 +384,7 @@ class _Annotator:
         if rule.kind == "shape" or (rule is not NO_RULE and node.expr.op in self.target.shares):
             source = node.expr.inputs[0]
             return Shared(source.name, f"{node.expr.op} moves the integers of {source.name}")
-        scheme = self.target.non_negative if positive else self.target.signed
+        scheme = self.target.non_negative if positive else self._signed(node)
         reason = "graph input" if isinstance(node.expr, Input) else "never negative" if positive else "both signs"
         if wide:
             return Plain("s16", RangeMethod("minmax"), reason)
@@ -398,6 +404,11 @@ class _Annotator:
             places = node.shape[group.attrs["axis"]] if group.attrs else 1
             return Argument(scheme, self.config.activations, reason, functools.partial(evaluate, group), places)
         return Plain(scheme, self.config.activations, reason)
+
+    def _signed(self, node: TensorNode) -> str:
+        """The scheme of a value of both signs."""
+        joins = isinstance(node.expr, Apply) and node.expr.record.rule.joins
+        return self.target.joined if joins and self.target.joined and is_convolved(node) else self.target.signed
 
     def _wide(self, node: TensorNode) -> bool:
         """True for a value that is to have 16 bits, by its own precision or that of the layer that it ends."""

@@ -88,6 +88,17 @@ def over_picture(expr: Expr | None) -> bool:
     return sorted(a % 4 for a in expr.attrs.get("axis") or ()) == [2, 3]
 
 
+def is_convolved(node: TensorNode) -> bool:
+    """True for a value that a convolution reads, as it is or moved."""
+    moved = [node]
+    for value in moved:  # it grows
+        for user in (u for u in value.users if isinstance(u, Apply)):
+            if user.record.rule.weighted and user.inputs[0] is value and len(user.inputs[1].shape) > 2:
+                return True
+            moved.extend(user.outputs if user.record.rule.kind == "shape" else ())
+    return False
+
+
 def layer(node: TensorNode) -> LayerMatch | None:
     """The layer that makes a float node: conv2d, matmul, or matmul plus a constant bias.
 

@@ -20,6 +20,7 @@ class Profile:
         name: how users ask for it.
         non_negative: scheme of edges that hold no negative value (after relu, relu6, sigmoid, ...).
         signed: scheme of all other edges.
+        joined: scheme of concatenations of both signs that convolutions read, where that is another one.
         bias: "float" (B carries the bias, default arithmetic) or "int32" (b carries it).
         residual: "fused" (R1: the branch of a residual is not rounded) or "quantized" (R2: it is).
         quantize_outputs: outputs of the network are integers too.
@@ -34,6 +35,7 @@ class Profile:
     name: str
     non_negative: str = "u8"
     signed: str = "u8_asymmetric"
+    joined: str = ""
     bias: str = "float"
     residual: str = "fused"
     quantize_outputs: bool = False
@@ -63,9 +65,11 @@ PROFILES = {
         Profile(
             "openvino",
             signed="s8",
+            joined="u8_asymmetric",
             rounded=(),
             source="OpenVINO's CPU plugin: products of two computed values and norms are computed in float where there "
-            "are zero points; elementwise ops between two roundings are one kernel in float",
+            "are zero points; elementwise ops between two roundings are one kernel in float; its convolutions of "
+            "concatenated int8 values give wrong sums (2026.4)",
         ),
         Profile(
             "arm-dotprod",

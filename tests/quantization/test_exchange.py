@@ -68,6 +68,32 @@ def test_what_moves_is_not_rounded_again_but_behind_a_concatenation(profile):
     assert ops(integerize(fold(settle(fold(model.exchange_graph()))))) == ops(model.integer_graph)
 
 
+def joined_net(reader):
+    """The picture beside what a layer makes of it, in front of a convolution, of one behind a move, or of a product."""
+    b = Builder()
+    y = b.op("concat", b.conv(b.conv(b.x, 4, label="first"), 4, label="second"), b.x, axis=1, label="joined")
+    if reader == "moved":
+        y = b.op("transpose", y, perm=(0, 1, 3, 2))
+    if reader == "matmul":
+        weight = b.g.constant(np.linspace(-1, 1, y.shape[-1] * 5, dtype=np.float32).reshape(-1, 5))
+        return b, b.done(b.op("matmul", y, weight, transpose_a=False, transpose_b=False, label="last"))
+    return b, b.done(b.conv(y, 4, label="last"))
+
+
+@pytest.mark.parametrize(("reader", "dtype"), [("conv2d", "quint8"), ("moved", "quint8"), ("matmul", "qint8")])
+def test_openvino_gets_no_convolution_of_concatenated_int8(reader, dtype, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    model = quantized(joined_net(reader), profile="openvino")
+    joined = next(q for q in model.qdq_graph.exprs() if isinstance(q, Apply) and q.inputs[0].name == "joined")
+    assert joined.op == "quantize" and joined.outputs[0].dtype.name == dtype
+    onnx.export_qdq(model, tmp_path / "q.onnx")
+    (x,) = joined_net(reader)[0].data(1)
+    network = openvino.Core().compile_model(tmp_path / "q.onnx", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    wanted = onnx.load(tmp_path / "q.onnx")(x).numpy()
+    # a step is 0.4 % of the largest value; wrong sums are off by more than half of it
+    np.testing.assert_allclose(network([x])[0], wanted, atol=0.05 * np.abs(wanted).max())
+
+
 def test_a_profile_says_what_is_rounded_inside():
     every, few = (
         marked(quantized(gated_net(), profile=name).exchange_graph()) for name in ("x86-symmetric", "openvino")
