@@ -149,10 +149,11 @@ def test_the_layer_is_what_the_page_says():
     np.testing.assert_array_equal(values[layer.outputs[2].name][0], c)
 
 
+@pytest.mark.parametrize("precision", ["w8a8", "w8a16"])
 @pytest.mark.parametrize(("cell", "direction", "given", "attrs"), CASES)
-def test_files_with_integer_operators_compute_the_same_steps(cell, direction, given, attrs):
+def test_files_with_integer_operators_compute_the_same_steps(cell, direction, given, attrs, precision):
     net = tagger(cell, direction, given, **attrs)
-    model = quantized(net)
+    model = quantized(net, precision=precision)
     file = session_of(to_model(model.integer_graph))
     for x in net[0].data(3, seed=5):
         wanted = compile_plan(model.integer_graph)(x)[0]

@@ -123,21 +123,35 @@ class _Layer:
             for n in names
         ]
 
-    def product(self, inner: Writer, d: int) -> Any:
-        """`Direction.add_state`: MatMulInteger of the rounded state."""
+    def parts(self, h: _Value) -> list[tuple[_Value, int]]:
+        """The rounded state as uint8 with its zero point; of 16 bits the upper half, then the lower one."""
         import onnx
 
-        signed = self.dtype.storage == np.int8
-        zero = self.dtype.zero_point + (128 if signed else 0)
+        zero = self.dtype.zero_point - int(np.iinfo(self.dtype.storage).min)
+        whole = _stored(h, self.dtype, zero)
+        parts = [(whole, zero)]
+        if self.dtype.storage.itemsize == 2:
+            high = (whole * (1 / 256)).node("Floor")
+            parts = [(high, zero // 256), (whole - high * 256.0, zero % 256)]
+        return [(x.node("Cast", to=onnx.TensorProto.UINT8), z) for x, z in parts]
+
+    def product(self, inner: Writer, d: int) -> Any:
+        """`Direction.add_state`: MatMulInteger of the rounded state; the sums of two parts are of int64."""
+        import onnx
 
         def add_state(sums: _Value, h: _Value, rows: slice) -> _Value:
             start, stop, _ = rows.indices(self.width)
             places = slice(d * self.width + start, d * self.width + stop)
-            codes = _stored(h, self.dtype, zero).node("Cast", to=onnx.TensorProto.UINT8)
-            weights, middle = unsigned_weights(storage(self.expr.inputs[1])[places])
-            zeros = [inner.constant(int(z), "zero_point", np.uint8) for z in (zero, middle)]
-            weights = self.w.constant(weights, f"{self.name}_r")
-            acc = codes.node("MatMulInteger", weights, *zeros, length=stop - start)
+            stored, middle = unsigned_weights(storage(self.expr.inputs[1])[places])
+            weights = self.w.constant(stored, f"{self.name}_r")
+            parts = []
+            for codes, zero in self.parts(h):
+                ends = [inner.constant(int(z), "zero_point", np.uint8) for z in (zero, middle)]
+                parts.append(codes.node("MatMulInteger", weights, *ends, length=stop - start))
+            acc = parts[-1]
+            if len(parts) > 1:
+                high, low = (part.node("Cast", to=onnx.TensorProto.INT64) for part in parts)
+                acc = high.node("Mul", inner.constant(256, "high", np.int64)) + low
             factors = self.w.constant(storage(self.expr.inputs[2])[places], f"{self.name}_factors")
             return sums + acc.node("Cast", to=onnx.TensorProto.FLOAT) * factors
 
