@@ -94,3 +94,34 @@ def test_text_that_a_node_reads_is_refused():
 def test_a_constant_without_a_result():
     nodes = [helper.make_node("Constant", [], [], value_float=1.0), node("Neg", "x", "y")]
     np.testing.assert_array_equal(load(model(nodes))(VALUES).numpy(), -VALUES)
+
+
+def with_text(where, text):
+    """A file that says a text in some place."""
+    made = FILES["in a branch"].__class__.FromString(FILES["in a branch"].SerializeToString())
+    (call,) = made.graph.node
+    if where == "metadata of a node":
+        call.metadata_props.add(key=text, value="1")
+    elif where == "metadata of the model":
+        made.metadata_props.add(key="key", value=text)
+    elif where == "an attribute":
+        call.attribute[0].name = text
+    elif where == "a node of a branch":
+        call.attribute[0].g.node[0].name = text
+    elif where == "an open axis":
+        made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = text
+    elif where == "a file beside":
+        made.graph.initializer[0].external_data.add(key="location", value=text)
+    else:
+        made.functions[0].node[0].input[0] = text
+    return made.SerializeToString()
+
+
+PLACES = ["metadata of a node", "metadata of the model", "an attribute", "a node of a branch", "an open axis"]
+
+
+@pytest.mark.parametrize("where", [*PLACES, "a file beside", "a function"])
+def test_text_that_is_damaged_is_refused(where):
+    content = with_text(where, "some-text")
+    with pytest.raises(FileFormatError, match="a name in it is not valid text; the file is damaged"):
+        load(content.replace(b"some-text", b"some\xfftext"))

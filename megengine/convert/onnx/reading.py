@@ -48,16 +48,47 @@ def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.Mo
         raise FileFormatError(f"{name}: not a complete ONNX model; the file is truncated or no .onnx") from None
     if not model.graph.output:
         raise FileFormatError(f"{name}: not an ONNX model; expected a graph with at least one output")
-    graph = model.graph  # the parser gives damaged text as bytes
-    values = [*(item.name for item in (*graph.input, *graph.output)), *stored_names(graph)]
-    parts = [text for node in graph.node for text in (node.name, node.op_type, node.domain, *node.input, *node.output)]
-    if not all(isinstance(text, str) for text in (graph.name, *values, *parts)):
+    if not all(isinstance(text, str) for text in _texts(model)):  # the parser gives damaged text as bytes
         raise FileFormatError(f"{name}: a name in it is not valid text; the file is damaged")
     _check_opset(model, name)
     if model.functions:
         model = _inlined(model, name)
     _put_in_order(model.graph)
     return model, None if path is None else path.resolve().parent
+
+
+def _texts(model: "onnx.ModelProto") -> Iterator[Any]:
+    """Names, keys and values that are text, wherever they stand in a model."""
+    yield from _noted_texts(model.metadata_props)
+    yield from (item.domain for item in model.opset_import)
+    yield from _texts_of_graph(model.graph)
+    for function in model.functions:
+        yield from (function.name, function.domain, *function.input, *function.output, *function.attribute)
+        yield from _texts_of_nodes(function.node)
+
+
+def _texts_of_graph(graph: "onnx.GraphProto") -> Iterator[Any]:
+    yield from (graph.name, *stored_names(graph))
+    for item in (*graph.input, *graph.output):
+        yield item.name
+        yield from (dim.dim_param for dim in item.type.tensor_type.shape.dim)
+    for tensor in graph.initializer:
+        yield from _noted_texts(tensor.external_data)
+    yield from _texts_of_nodes(graph.node)
+
+
+def _texts_of_nodes(nodes: "Iterable[onnx.NodeProto]") -> Iterator[Any]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+        yield from _noted_texts(node.metadata_props)
+        for inner in _graphs_of(node):
+            yield from _texts_of_graph(inner)
+
+
+def _noted_texts(entries: "Iterable[onnx.StringStringEntryProto]") -> Iterator[Any]:
+    for entry in entries:
+        yield from (entry.key, entry.value)
 
 
 def names_read(nodes: "Iterable[onnx.NodeProto]") -> Iterator[str]:
@@ -71,7 +102,9 @@ def names_read(nodes: "Iterable[onnx.NodeProto]") -> Iterator[str]:
 
 def _graphs_of(node: "onnx.NodeProto") -> "Iterator[onnx.GraphProto]":
     for attribute in node.attribute:
-        yield from (attribute.g, *attribute.graphs)
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def _put_in_order(graph: "onnx.GraphProto") -> None:
