@@ -42,7 +42,9 @@ COMMANDS = {
     "evaluate": ("megengine.cli.evaluating", "evaluate", "Score models side by side on labelled data."),
     "compare": ("megengine.cli.pairing", "compare", "Run two models on the same data, value by value."),
     "convert": ("megengine.cli.converting", "convert", "Write a float model in bfloat16 or float16, and compare."),
+    "export": ("megengine.cli.exporting", "export", "Write a model in another format: ONNX, .mgt, .tm or Python."),
     "verify": ("megengine.cli.verifying", "verify", "Check that specification, integer run and plan agree."),
+    "report": ("megengine.cli.reporting", "report", "Write the page of a quantized model that is there already."),
     "replay": ("megengine.cli.replaying", "replay", "Repeat the making of a quantized model to the same bytes."),
     "bench": ("megengine.cli.benching", "bench", "Time models' compiled plans side by side."),
     "demo": ("megengine.cli.demo", "demo", "Quantize three published networks and report."),
@@ -51,8 +53,6 @@ HOLDER = "megengine.holder"  # in the context's meta: number -> the sample that 
 _OUTSIDE = re.compile(r"\bindex (-?\d+) is out of range")
 # names that other tools have for it
 ELSEWHERE = {
-    "export": "mge-quantize edit MODEL -o model.onnx",
-    "report": "mge-quantize ptq MODEL --data DATA -o model.mgt --report report.html",
     "quantize": "mge-quantize ptq MODEL --data DATA -o model.mgt",
     "train": "mge-quantize qat MODEL --data DATA -o model.mgt",
     "benchmark": "mge-quantize bench MODEL",
@@ -101,7 +101,9 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            instead = f"; it is `{ELSEWHERE[args[0]]}`" if args[0] in ELSEWHERE else nearest(args[0], COMMANDS)
+            near = nearest(args[0], [*COMMANDS, *ELSEWHERE])
+            here = next((line for name, line in ELSEWHERE.items() if near.endswith(f"{name!r}?")), "")
+            instead = f"; here it is `{here}`" if here else near
             error.message = error.message.rstrip(".") + instead
             raise
 

@@ -123,7 +123,7 @@ def edit(
         raise OptionError("--output: expected a file to write (or --save-log, to keep the edits only)")
     check_suffix("--output", output, KINDS)
     steps = click.get_current_context().meta[ORDER]
-    outputs = [("--output", output), ("--output", _weights_of(output)), ("--save-log", save_log)]
+    outputs = [("--output", output), ("--output", weights_of(output)), ("--save-log", save_log)]
     check_outputs(outputs, [model, *_read_by(steps)], overwrite=overwrite)
     traced = load_calls(model, shapes)
     if ops:
@@ -145,7 +145,7 @@ def _listing(model: str, shapes: InputChoices, *, ops: bool) -> str:
     return shlex.join(["mge-quantize", "inspect", model, *["--calls"] * (not ops), *shapes.words(), "--find", "*"])
 
 
-def _weights_of(output: Path | None) -> Path | None:
+def weights_of(output: Path | None) -> Path | None:
     """The file that is written beside Python source."""
     return output.with_suffix(".pkl") if output is not None and output.suffix == ".py" else None
 
@@ -164,10 +164,10 @@ def _finish(model: str, traced: TracedModule, output: Path | None, save_log: Pat
     log = traced.edit_log
     with ExitStack() as files:
         if output is not None:
-            _save(traced, output, files)
+            write_model(traced, output, files)
         if save_log is not None:
             log.save(files.enter_context(output_file(save_log)))
-    written = [str(path) for path in (output, _weights_of(output), save_log) if path is not None]
+    written = [str(path) for path in (output, weights_of(output), save_log) if path is not None]
     edits = [record.to_text() for record in log.steps]
     for line in edits:
         out.say(line)
@@ -179,8 +179,8 @@ def _finish(model: str, traced: TracedModule, output: Path | None, save_log: Pat
     out.result({"model": model, "edits": edits, "graphs": graphs, "written": written})
 
 
-def _save(model: TracedModule, output: Path, opened: ExitStack) -> None:
-    """Write the model to a temporary file that takes its place when `opened` is left."""
+def write_model(model: TracedModule, output: Path, opened: ExitStack, *, opset: int | None = None) -> None:
+    """Write a model in the format of a suffix, to a temporary file that takes its place when `opened` is left."""
     if output.suffix == ".py":
         check_folder(output)
         save_source(model, output)
@@ -191,4 +191,4 @@ def _save(model: TracedModule, output: Path, opened: ExitStack) -> None:
     elif output.suffix == ".tm":
         save_tm(model, path)
     else:
-        onnx.export(model, path)
+        onnx.export(model, path, opset=opset)

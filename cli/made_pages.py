@@ -1,4 +1,4 @@
-"""The page of a network that `search` found or `qat` trained, beside the float network that it was made from."""
+"""The page of an integer network (found by `search`, trained by `qat`, in a file) beside the float network."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from megengine.cli.ptq import Data
 from megengine.cli.readers import Batch
 from megengine.core.text import counted, in_bytes, share_of
 from megengine.quantization import stored_bytes
-from megengine.quantization.checks import compare_values
+from megengine.quantization.checks import Comparison, compare_values
 from megengine.traced_module import InternalGraph, TracedModule
 
 COMPARED = 8  # samples on which values are compared
@@ -32,6 +32,7 @@ class Made:
         scores: a table of what was tried, the header first, under the title `scores_title`.
         notes: kinds and texts of what is worth a line.
         drawing: the table as a picture, an SVG document.
+        found: the values of both on the first of `held`, where they were compared already.
     """
 
     model: str
@@ -40,10 +41,11 @@ class Made:
     held: Sequence[Batch]
     scored_on: str
     headline: str
-    scores_title: str
-    scores: Sequence[Sequence[Any]]
+    scores_title: str = ""
+    scores: Sequence[Sequence[Any]] = ()
     notes: Sequence[tuple[str, str]] = ()
     drawing: str = ""
+    found: Comparison | None = None
 
 
 def made_page(made: Made, data: Data, title: str) -> str:
@@ -51,7 +53,7 @@ def made_page(made: Made, data: Data, title: str) -> str:
     networks = made.float_graph, made.integer_graph
     checked = TracedModule.from_graph(made.integer_graph)
     spent, parts = measured(*networks, checked, made.held, data.how)
-    found = compare_values(*networks, made.held[:COMPARED])
+    found = made.found or compare_values(*networks, made.held[:COMPARED])
     small = [in_bytes(stored_bytes(graph)) for graph in networks]
     same = found.output_agreement
     facts = {
@@ -62,11 +64,10 @@ def made_page(made: Made, data: Data, title: str) -> str:
         "compared on": counted(found.batches, "sample"),
         **spent,
     }
-    header, *rows = made.scores
     section = report.Section(
         Path(made.model).name,
         facts,
-        [header, *([cell_text(cell) for cell in row] for row in rows)],
+        [*made.scores[:1], *([cell_text(cell) for cell in row] for row in made.scores[1:])],
         made.scores_title,
         drawing=f"data:image/svg+xml;base64,{base64.b64encode(made.drawing.encode()).decode()}" if made.drawing else "",
         headline=made.headline,
@@ -79,8 +80,10 @@ def made_page(made: Made, data: Data, title: str) -> str:
 
 
 def _recipe(made: Made, data: Data) -> Mapping[str, str]:
-    record = records.shown(made.integer_graph.metadata, made.model)
     pictures = {"pictures": str(data)} if data.how is not None else {}
+    if records.METADATA not in made.integer_graph.metadata:
+        return {"model": made.model, "data": data.reader.name, **pictures, "scored on": made.scored_on}
+    record = records.shown(made.integer_graph.metadata, made.model)
     options = {key: _shown(value) for key, value in record["recipe"].items()}
     return {**options, **pictures, "scored on": made.scored_on, "record": json.dumps(record, sort_keys=True)}
 

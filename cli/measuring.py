@@ -30,11 +30,13 @@ def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup
 
 
 def with_integers(model: TracedModule, out: Output) -> TracedModule:
-    """The model; one of quantize / dequantize pairs with integer ops in their place, which is said."""
+    """The model; one of quantize / dequantize pairs with integer ops in their place where it can, which is said."""
     if integer_form(lower(model).graph) != "qdq":
         return model
-    out.say("its quantize / dequantize pairs and the float layers between them are taken as integer layers")
-    return integer_network(model)
+    made = integer_network(model)
+    if integer_form(made.graph) != "qdq":
+        out.say("its quantize / dequantize pairs and the float layers between them are taken as integer layers")
+    return made
 
 
 def verify_line(result: Any) -> str:

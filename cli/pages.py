@@ -148,6 +148,18 @@ def _samples(data: Data, wanted: set[int]) -> dict[int, np.ndarray]:
 # ---------------------------------------------------------------- compare
 
 
+def compared(found: Comparison) -> str:
+    """The result of a comparison of values in a sentence."""
+    share = found.output_agreement
+    same = "" if share is None else f", the same first class for {share_of(share, found.output_samples)}"
+    fall = "" if found.steepest is None else f"; the ratio falls most at {found.steepest.name}"
+    ratio = "equal in every value" if found.output_sqnr_db == float("inf") else f"SQNR {found.output_sqnr_db:.1f} dB"
+    return (
+        f"results: {ratio}, cosine {found.output_cosine:.5f}{same}, on {counted(found.batches, 'sample')}{fall}; "
+        f"{counted(len(found.values), 'value')} compared, {found.missing} without a partner"
+    )
+
+
 def comparison_page(names: Sequence[str], found: Comparison, headline: str, data: Data, runs: Runs) -> str:
     """The page of `compare`: the ratio along the network, a row for each value, and both runs."""
     short = [Path(name).name for name in names]

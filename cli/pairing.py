@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -12,7 +11,6 @@ from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output, check_suffix, output_file, ratio_cell
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.ptq import check_weights, data_of, data_option, preprocess_option, samples_option
-from megengine.core.text import counted, share_of
 from megengine.quantization.checks import compare_values
 
 ROWS = 12
@@ -55,7 +53,7 @@ def compare(
         source = data_of(data, preprocess, samples or 8, models[0], out, {second: models[1]})
         with out.progress("compare", source.reader.count) as bar:
             found = compare_values(models[0].graph, models[1].graph, source.reader, progress=bar.show)
-        runs, line = pages.runs_of(zip((first, second), models, strict=True)), headline(found)
+        runs, line = pages.runs_of(zip((first, second), models, strict=True)), pages.compared(found)
         if page is not None:
             page.write_text(pages.comparison_page((first, second), found, line, source, runs), encoding="utf-8")
     lowest = sorted(found.values, key=lambda one: one.sqnr_db)[:ROWS]
@@ -69,15 +67,3 @@ def compare(
         out.say(f"wrote {report_path}")
     result = {"models": [first, second], "data": data, "headline": line, "runs": [list(row) for row in other]}
     out.result({**result, **found.to_json(), **written})
-
-
-def headline(found: Any) -> str:
-    """The result in a sentence."""
-    share = found.output_agreement
-    same = "" if share is None else f", the same first class for {share_of(share, found.output_samples)}"
-    fall = "" if found.steepest is None else f"; the ratio falls most at {found.steepest.name}"
-    ratio = "equal in every value" if found.output_sqnr_db == float("inf") else f"SQNR {found.output_sqnr_db:.1f} dB"
-    return (
-        f"results: {ratio}, cosine {found.output_cosine:.5f}{same}, on {counted(found.batches, 'sample')}{fall}; "
-        f"{counted(len(found.values), 'value')} compared, {found.missing} without a partner"
-    )

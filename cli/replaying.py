@@ -36,7 +36,7 @@ def replay(result: str, output: Path, overwrite: bool, out: Output, **places: An
     check_suffix("RESULT", Path(result), _KINDS)
     check_suffix("--output", output, {suffix: _KINDS[suffix]})
     record = records.from_metadata(load_model(result).graph.metadata, result)
-    command = _command(record["command"])
+    command_of(record)  # refused before anything is written
     changed = [
         f"{name} {was}, now {now}" for name, was in record["versions"].items() if (now := records.version(name)) != was
     ]
@@ -45,7 +45,7 @@ def replay(result: str, output: Path, overwrite: bool, out: Output, **places: An
     if changed:
         out.say(f"warning: made with other versions ({'; '.join(changed)}): bytes may differ", "yellow")
     moved = {key: value for key, value in places.items() if value is not None}
-    _run(command, record, moved, output, overwrite=overwrite, quiet=out.as_json)
+    repeat(record, moved, output, overwrite=overwrite, quiet=out.as_json)
     same = Path(result).read_bytes() == output.read_bytes()
     line = f"{output}: {'the same bytes as' if same else 'other bytes than'} {result}"
     out.say(line)
@@ -54,18 +54,9 @@ def replay(result: str, output: Path, overwrite: bool, out: Output, **places: An
         raise FailedError(line)
 
 
-def _command(name: str) -> click.Command:
-    """The command that a record names."""
-    command = group.get_command(click.get_current_context(), name)
-    if command is None:
-        raise FileFormatError(f"its record names the command {name!r}{nearest(name, COMMANDS)}; update megengine")
-    return command
-
-
-def _run(command: click.Command, record: dict[str, Any], moved: dict[str, Any], output: Path, *, overwrite: bool,
-         quiet: bool) -> None:  # fmt: skip
+def repeat(record: dict[str, Any], moved: dict[str, Any], output: Path, *, overwrite: bool, quiet: bool) -> None:
     """Run the command of a record, with the model or the data at another place, or in other processes."""
-    here, name = click.get_current_context(), record["command"]
+    here, command, name = click.get_current_context(), command_of(record), record["command"]
     why = {"workers": "which runs in one process", "labels": "which takes no labels"}
     for key in moved.keys() - recipes.settable(command).keys():
         reason = why.get(key, "which has no such option")
@@ -77,3 +68,13 @@ def _run(command: click.Command, record: dict[str, Any], moved: dict[str, Any], 
         ctx.meta[records.REPEATED] = record
         with ctx:
             command.invoke(ctx)
+
+
+def command_of(record: dict[str, Any]) -> click.Command:
+    """The command that a record names. Raises FileFormatError if there is none."""
+    name = record["command"]
+    if name not in COMMANDS:
+        raise FileFormatError(f"its record names the command {name!r}{nearest(name, COMMANDS)}; update megengine")
+    command = group.get_command(click.get_current_context(), name)
+    assert command is not None
+    return command

@@ -1,0 +1,116 @@
+"""`report` and `export`: what is made of a model that is there already."""
+
+import json
+import shlex
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx.reference import ReferenceEvaluator
+
+import megengine as mge
+from megengine.cli.app import group
+from megengine.traced_module.formats import native
+
+
+@pytest.fixture(scope="module")
+def folder(little, tmp_path_factory):
+    """A float network, twelve samples of it, and both quantized forms."""
+    made = tmp_path_factory.mktemp("made")
+    onnx.save(little(), made / "net.onnx")
+    np.save(made / "x.npy", np.random.default_rng(0).standard_normal((12, 3, 16, 16)).astype(np.float32))
+    np.save(made / "other.npy", np.random.default_rng(1).standard_normal((3, 3, 16, 16)).astype(np.float32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        for name in ("q.mgt", "q.onnx"):
+            assert CliRunner().invoke(group, ["ptq", "net.onnx", "--data", "x.npy", "-o", name]).exit_code == 0
+    return made
+
+
+@pytest.fixture
+def call(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+    def run(line):
+        done = CliRunner().invoke(group, shlex.split(line))
+        return done if done.exit_code else json.loads(done.stdout)
+
+    return run
+
+
+def test_a_report_compares_with_the_float_network_on_samples_held_out(call, folder):
+    told = call("report q.mgt -o q.html --json")
+    assert told["scored_on"].startswith("1 sample held out of calibration (sample ")
+    place = int(told["scored_on"].split("sample ")[-1].rstrip(")")) - 1
+    sample = np.load(folder / "x.npy")[place : place + 1]
+    real = ReferenceEvaluator(onnx.load(folder / "net.onnx")).run(None, {"x": sample})[0].astype(np.float64)
+    ours = native.load(folder / "q.mgt")(mge.tensor(sample)).numpy()
+    ratio = 10 * np.log10((real**2).sum() / ((real - ours) ** 2).sum())
+    assert abs(told["output_sqnr_db"] - ratio) < 0.01
+    page = (folder / "q.html").read_text()
+    assert f"results: SQNR {ratio:.1f} dB" in page and told["scored_on"] in page and "exact: specification" in page
+    assert "bias-correction" in page  # of the record
+
+
+def test_a_report_of_other_samples_says_so(call):
+    assert call("report q.mgt --data other.npy -o q.html --json")["scored_on"] == "3 samples of other.npy"
+    told = call("report q.onnx --model net.onnx --data x.npy -o q.html --json")
+    assert told["output_sqnr_db"] > 20 and len(told["values"]) > 1
+
+
+def test_a_report_on_another_network_warns(call, folder, little):
+    onnx.save(little(activation="Sigmoid"), folder / "other.onnx")
+    done = CliRunner().invoke(group, shlex.split("report q.mgt --model other.onnx -o q.html"))
+    assert done.exit_code == 0 and "other.onnx is not the network that q.mgt was made from" in done.output
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("report net.onnx -o n.html", "has no integer value; quantize it first: mge-quantize ptq net.onnx --data"),
+        ("report plain.mgt -o n.html", "--model: 'plain.mgt' stores no record of its making; give this option too"),
+        ("report int.onnx -o n.html", "mge-quantize compare FLOAT int.onnx --data ... --report page.html"),
+        ("report q.mgt -o n.htm", "expected .html (a page)"),
+        ("report odd.mgt -o n.html", "its record names the command 'pqt'; did you mean 'ptq'?"),
+        ("export q.mgt -o n.mgt --form qdq", "expected .onnx"),
+        ("export q.mgt -o n.mgt --opset 17", "--opset: holds for .onnx files"),
+        ("export q.mgt -o n.onnx --data x.npy", "--data: only --form qdq reads them"),
+        ("export net.onnx -o n.onnx --form qdq", "stores no record of its making"),
+        ("export trained.mgt -o n.onnx --form qdq", "qat made 'trained.mgt', and only ptq writes pairs"),
+        ("export net.onnx -o net.onnx", "would replace 'net.onnx'"),
+        ("export q.mgt -o n.onnx --opset 99", "opset 99; expected 13 to"),
+    ],
+)
+def test_refusals(call, folder, line, message):
+    network = native.load(folder / "q.mgt")
+    record = network.graph.metadata["megengine.record"]
+    for name, text in (("plain", None), ("odd", ("ptq", "pqt")), ("trained", ("ptq", "qat"))):
+        network.graph.metadata.pop("megengine.record", None)
+        if text is not None:
+            network.graph.metadata["megengine.record"] = record.replace(f'"{text[0]}"', f'"{text[1]}"')
+        native.save(network, folder / f"{name}.mgt")
+    CliRunner().invoke(group, shlex.split("export q.mgt -o int.onnx"))
+    done = call(line)
+    assert done.exit_code == 1 and message in done.stderr and not list(folder.glob("n.*"))
+
+
+def test_an_export_has_the_opset_and_what_the_network_computes(call, folder):
+    assert call("export net.onnx -o fifteen.onnx --opset 15 --json")["form"] == "float"
+    made = onnx.load(folder / "fifteen.onnx")
+    assert [one.version for one in made.opset_import if not one.domain] == [15]
+    x = np.load(folder / "x.npy")[:2]
+    values = [ReferenceEvaluator(one).run(None, {"x": x})[0] for one in (onnx.load(folder / "net.onnx"), made)]
+    np.testing.assert_allclose(*values, rtol=1e-5, atol=1e-6)
+
+
+def test_an_export_of_pairs_is_the_file_that_ptq_writes(call, folder):
+    assert call("export q.mgt -o pairs.onnx --form qdq --json")["form"] == "qdq"
+    assert (folder / "pairs.onnx").read_bytes() == (folder / "q.onnx").read_bytes()
+
+
+def test_an_export_of_integers_has_their_values(call, folder):
+    assert call("export q.mgt -o int.onnx --json")["form"] == "integer"
+    x = np.load(folder / "x.npy")[:2]
+    theirs = ReferenceEvaluator(onnx.load(folder / "int.onnx")).run(None, {"x": x})[0]
+    np.testing.assert_allclose(theirs, native.load(folder / "q.mgt")(mge.tensor(x)).numpy(), rtol=1e-6)
