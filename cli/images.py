@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import re
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,10 @@ from megengine.core.errors import FileFormatError, OptionError, nearest, nearest
 from megengine.core.sizes import is_open
 from megengine.core.text import counted
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"),
+    *(".ppm", ".pgm", ".pbm", ".tga", ".jp2", ".avif"),
+)
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 MAX_PIXELS = 200_000_000  # a larger picture is refused before its pixels are decoded
@@ -347,6 +352,33 @@ def load(path: Path, how: Recipe) -> np.ndarray:
 
 def images_in(folder: Path) -> list[Path]:
     """Picture files below a folder, in path order; hidden ones, which systems keep beside pictures, are none."""
-    named = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    found = (path for path in named if path.is_file() or not path.exists())  # a link to nothing is refused when read
-    return sorted(path for path in found if not any(part[0] == "." for part in path.relative_to(folder).parts))
+    return sorted(path for path in _files_below(folder) if path.suffix.lower() in SUFFIXES)
+
+
+def others_in(folder: Path) -> dict[str, int]:
+    """How many other files are below a folder, by their suffixes, the most frequent first."""
+    suffixes = (path.suffix.lower() for path in _files_below(folder))
+    return dict(Counter(one or "no suffix" for one in suffixes if one not in SUFFIXES).most_common())
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Files, and links to nothing, which are refused when they are read. Links to folders are followed, after all that
+    lies below the folder itself; each folder is visited once.
+    """
+    seen, folders = set(), deque([folder])
+    while folders:
+        here = folders.popleft()
+        real = os.path.realpath(here)
+        if real in seen:
+            continue
+        seen.add(real)
+        with os.scandir(here) as entries:
+            shown = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda one: one.name)
+        for entry in shown:
+            path = here / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                folders.appendleft(path)
+            elif entry.is_dir():
+                folders.append(path)
+            elif entry.is_file() or entry.is_symlink():
+                yield path

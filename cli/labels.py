@@ -54,9 +54,17 @@ def _of_array(path: Path) -> Labels:
         raise FileFormatError(f"--labels {path}: not a readable .npy array ({reason_of(error)})") from error
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise FileFormatError(
-            f"--labels {path}: {array.dtype} {array.shape}; expected one whole number for each sample"
+            f"--labels {path}: {array.dtype} {array.shape}; expected one whole number for each sample "
+            f"({_mended(array)})"
         )
     return [(int(one),) for one in array]
+
+
+def _mended(array: np.ndarray) -> str:
+    """What makes labels of an array that holds them in another form."""
+    if array.ndim == 2 and array.shape[1] > 1:
+        return "of a row of classes for each: array.argmax(1)"
+    return "as 1-d integers: array.reshape(-1).astype(int)" if array.ndim in (1, 2) else "1-d integers"
 
 
 def _of_lines(path: Path, data: str) -> Labels:
@@ -66,9 +74,11 @@ def _of_lines(path: Path, data: str) -> Labels:
     except (OSError, UnicodeError) as error:
         raise FileFormatError(f"--labels {path}: cannot be read ({error})") from error
     pairs = [line.rpartition(",") for line in lines]
-    if pairs and pairs[0][0] and not _is_classes(pairs[0][2]):
-        pairs = pairs[1:]  # a heading
-    for number, (_, _, words) in enumerate(pairs, 1):
+    if not pairs:
+        raise FileFormatError(f"--labels {path}: the file is empty; expected a class for each sample")
+    heading = len(pairs) > 1 and pairs[0][0] and not _is_classes(pairs[0][2])
+    pairs = pairs[1:] if heading else pairs
+    for number, (_, _, words) in enumerate(pairs, 2 if heading else 1):
         if not _is_classes(words):
             raise FileFormatError(f"--labels {path}: line {number}: {words[:60]!r} is no class; expected whole numbers")
     classes = [tuple(map(int, words.split())) for _, _, words in pairs]

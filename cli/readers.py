@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from megengine.cli.images import PRESETS, SUFFIXES, Recipe, images_in, load
-from megengine.core.dtype import converted, first_changed
+from megengine.core.dtype import converted, first_changed, storage_of
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, listed, nearest, nearest_file
 from megengine.core.sizes import fits
 from megengine.core.text import counted
@@ -117,7 +117,10 @@ def kind_of(source: str) -> str:
     if ".py:" in source:
         return "function"
     if path.exists():
-        raise OptionError(f"data {source!r}: expected a folder of pictures, .npy, .npz, or module.py:function")
+        how = (
+            f"add the function that gives them, {source}:FUNCTION" if path.suffix == ".py" else "write numpy.save files"
+        )
+        raise OptionError(f"data {source!r}: expected a folder of pictures, .npy, .npz, or module.py:function; {how}")
     raise OptionError(f"data {source!r}: no such file or folder{nearest_file(source)}")
 
 
@@ -129,8 +132,8 @@ def check_batch(batch: Batch, slots: Sequence[Slot], where: str) -> Batch:
     if len(batch) != len(slots):
         named = ", ".join(f"{slot.name}=..." for slot in slots)
         raise ShapeError(
-            f"{where}: {counted(len(batch), 'array')}; expected {len(slots)}, one for each network input: "
-            f"write them by name, numpy.savez(file, {named})"
+            f"{where}: {counted(len(batch), 'array')}; expected {len(slots)}, one for each network input, and no "
+            f"labels: give a mapping from a function, dict({named}), or write them by name, numpy.savez(file, {named})"
         )
     return tuple(_checked_array(array, slot, where) for array, slot in zip(batch, slots, strict=True))
 
@@ -174,6 +177,12 @@ def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> R
         raise OptionError(
             f"data {path}: the recipe makes {counted(how.channels, 'channel')} ({how.colour}), "
             f"input {slots[0].name!r} takes {slots[0].shown}; choose another preset, or give colour, mean and std"
+        )
+    if storage_of(slots[0].dtype).kind in "iu" and set(how.std) != {1}:
+        raise OptionError(
+            f"data {path}: the recipe divides pixels by {', '.join(f'{x:g}' for x in how.std)}, and input "
+            f"{slots[0].name!r} takes {slots[0].dtype}, pixels as they are; add mean=0,std=1, for example --preprocess "
+            "unit,mean=0,std=1"
         )
     batch = slots[0].shape[0]
 

@@ -143,6 +143,11 @@ def test_few_samples_are_counted_and_many_are_a_percentage():
         ("x.npy", "x.npy", "expected one whole number for each sample"),
         ("x.npy", "broken.npy", "not a readable .npy array"),
         ("x.npy", "words.txt", "line 2: 'b' is no class"),
+        ("photos", "names.csv", "line 1: 'cat' is no class"),
+        ("photos", "headed.csv", "line 3: 'dog' is no class"),
+        ("x.npy", "empty.txt", "the file is empty"),
+        ("x.npy", "rows.npy", "expected one whole number for each sample (of a row of classes for each: array.argmax"),
+        ("x.npy", "real.npy", "expected one whole number for each sample (as 1-d integers: array.reshape(-1).astype"),
         ("x.npy", "latin.txt", "cannot be read"),
         ("x.npy", "few.txt", "--labels few.txt: 1 label for 12 samples"),
         ("x.npy", "many.txt", "--labels many.txt: sample 12 has class 99999, and 'net.onnx' gives"),
@@ -154,6 +159,11 @@ def test_few_samples_are_counted_and_many_are_a_percentage():
 def test_labels_that_do_not_fit_are_refused(data, labels, message):
     write("words.txt", "0\nb\n")
     write("few.txt", "0\n")
+    write("names.csv", "cat/1.png,cat\n")
+    write("headed.csv", "path,class\ncat/1.png,0\ndog/3.png,dog\n")
+    write("empty.txt", "\n")
+    np.save("rows.npy", np.eye(12))
+    np.save("real.npy", np.zeros(12))
     write("many.txt", "0\n" * 11 + "1 99999\n")
     np.save("below.npy", -np.ones(12, np.int64))
     write("paths.csv", "cat/1.png,0\n")

@@ -17,6 +17,7 @@ from megengine.cli.images import (
     images_in,
     load,
     open_picture,
+    others_in,
     recipe,
     to_metadata,
 )
@@ -161,6 +162,19 @@ def test_a_link_to_nothing_is_refused_and_not_left_out(tmp_path):
     (tmp_path / "a.png").symlink_to(tmp_path / "gone.png")
     with pytest.raises(FileFormatError, match="a.png: cannot be read .*; remove or repair the file"):
         load(images_in(tmp_path)[0], PLAIN)
+
+
+def test_links_to_folders_are_followed_once(tmp_path):
+    (tmp_path / "elsewhere" / "cat").mkdir(parents=True)
+    (tmp_path / "set").mkdir()
+    for path in ("elsewhere/cat/a.png", "set/b.JFIF", "elsewhere/cat/.hidden.png", "elsewhere/cat/a.heic"):
+        Image.new("RGB", (2, 2)).save(tmp_path / path, "PNG")
+    (tmp_path / "set" / "cat").symlink_to("../elsewhere/cat")
+    (tmp_path / "elsewhere" / "cat" / "up").symlink_to("../../set")  # a circle
+    (tmp_path / "set" / "again").symlink_to("cat")
+    found = [path.relative_to(tmp_path).as_posix() for path in images_in(tmp_path / "set")]
+    assert found == ["set/again/a.png", "set/b.JFIF"]
+    assert others_in(tmp_path / "set") == {".heic": 1}
 
 
 def test_recipes_from_text(tmp_path):

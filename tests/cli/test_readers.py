@@ -1,9 +1,12 @@
 """Calibration data: streams, batches, and one clear message for what does not fit."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from megengine.cli import images
 from megengine.cli.images import Recipe
 from megengine.cli.readers import Slot, load_function, open_reader
 from megengine.core.errors import CalibrationError, DTypeError, FileFormatError, OptionError, ShapeError
@@ -106,6 +109,26 @@ def test_too_few_arrays_are_told_how_to_be_written(tmp_path):
     advice = str(caught.value).rpartition("write them by name, ")[2].replace("...", "one")
     eval(advice, {"numpy": np, "file": tmp_path / "all.npz", "one": ONE})
     assert len(list(open_reader(str(tmp_path / "all.npz"), inputs))) == len(ONE)
+
+
+def test_a_loader_of_pictures_with_labels_is_told_to_leave_them_out(tmp_path):
+    (tmp_path / "data.py").write_text("import numpy as np\ndef f():\n    return [(np.zeros((1, 2)), np.zeros(1))]\n")
+    slots = [Slot("x", (1, 2), np.dtype(np.float32))]
+    with pytest.raises(ShapeError, match=r"2 arrays; expected 1, .* and no labels: .* a function, dict\(x=\.\.\.\)"):
+        list(open_reader(f"{tmp_path / 'data.py'}:f", slots))
+    with pytest.raises(OptionError, match=r"add the function that gives them, .*data\.py:FUNCTION"):
+        open_reader(str(tmp_path / "data.py"), slots)
+
+
+def test_pictures_for_an_input_of_bytes_are_not_divided(tmp_path):
+    Image.fromarray(np.arange(12, dtype=np.uint8).reshape(2, 2, 3)).save(tmp_path / "a.png")
+    slots = [Slot("x", (1, 2, 2, 3), np.dtype(np.uint8))]
+    how = partial(images.recipe, shape=(1, 2, 2, 3))
+    with pytest.raises(OptionError, match="takes uint8, pixels as they are; add mean=0,std=1, for") as caught:
+        open_reader(str(tmp_path), slots, how=how("unit"))
+    advised = str(caught.value).rpartition("--preprocess ")[2]
+    ((array,),) = open_reader(str(tmp_path), slots, how=how(advised + ",crop_ratio=1"))
+    assert array.dtype == np.uint8 and array.ravel().tolist() == list(range(12))
 
 
 def test_errors_of_a_function_name_it_and_the_batch(tmp_path):
