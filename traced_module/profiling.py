@@ -17,6 +17,7 @@ from megengine.traced_module.ir.provenance import module_path
 from megengine.traced_module.pictures.boxes import called_name
 from megengine.traced_module.pictures.tables import clean, table, terminal_width
 from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.untraced import remedy_for
 
 HEADINGS = ("call", "of", "module", "times", "ms", "share")
 
@@ -102,7 +103,7 @@ def profile(traced: TracedModule, *args: Any, runs: int = 5, **kwargs: Any) -> P
         >>> print(profile(traced, x, runs=10))  # doctest: +SKIP
     """
     if not isinstance(traced, TracedModule):
-        raise OptionError(f"profile: got {type(traced).__name__}; expected a TracedModule; trace the module first")
+        raise OptionError(f"profile: got {type(traced).__name__}; expected a TracedModule; {remedy_for(traced)}")
     if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
         raise OptionError(f"profile: runs is {runs!r}; expected a count, 1 or more")
     graph, leaves = TracedModule.select(traced, args, kwargs)

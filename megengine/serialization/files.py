@@ -61,6 +61,8 @@ def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: 
         raise ArgumentError(f"save: f is {shown(f)}; expected a path, or a file opened in mode 'wb'")
     if isinstance(f, (str, os.PathLike)) and (not str(f) or Path(f).is_dir()):
         raise MissingFileError(f"save: {str(f)!r} is a folder; expected the path of a file")
+    if isinstance(f, (str, os.PathLike)) and Path(f).suffix.lower() == ".onnx":
+        raise OptionError(f"save: {str(f)!r}: megengine.convert.onnx.export writes .onnx files, of a traced module")
     writer = next((w for kind, w in WRITERS.items() if isinstance(obj, kind)), dumps)
     with collection_paused():
         content = writer(obj)
@@ -126,6 +128,8 @@ def load(
     if pickle_module is not pickle:
         raise OptionError("load: files are read by the package itself; leave out pickle_module")
     if isinstance(f, (str, os.PathLike)):
+        if Path(f).suffix.lower() == ".onnx" and Path(f).is_file():
+            raise OptionError(f"load: {str(f)!r}: megengine.convert.onnx.load reads .onnx files")
         with _opened(Path(f)) as file:
             try:
                 return _loaded(file, map_location, allow, unsafe)

@@ -98,7 +98,7 @@ class PickleWriter:
         if method is None:
             raise DTypeError(
                 f"save: cannot write a {type(value).__name__}; expected numbers, text, arrays, tensors, modules, and "
-                "lists, tuples, dicts of them"
+                "lists, tuples, dicts of them" + "; give its network, traced()" * hasattr(value, "traced")
             )
         self.methods[type(value)] = method
         return method

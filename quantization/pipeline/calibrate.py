@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.errors import ArgumentError
 from megengine.core.sizes import is_open
 from megengine.kernels import cpus
 from megengine.kernels.cuda.placing import on_gpu
@@ -24,10 +25,17 @@ from megengine.traced_module import TracedModule
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.tracing.entry import on_processor
+from megengine.traced_module.untraced import remedy_for
 
 _LOOKING = 128  # batches that are kept for it
 _LOOKERS = 4  # threads: a processor digests pictures about as fast as a GPU runs them
 Look = Callable[[Batch, Mapping[str, np.ndarray]], None]
+
+
+def require_traced(model: Any, name: str) -> None:
+    """Raises ArgumentError, in the name of a function, for what is no traced module and no graph."""
+    if not isinstance(model, (TracedModule, InternalGraph)):
+        raise ArgumentError(f"{name}: model is a {type(model).__name__}; expected a TracedModule; {remedy_for(model)}")
 
 
 def prepared(model: TracedModule | InternalGraph) -> InternalGraph:

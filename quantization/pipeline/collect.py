@@ -16,7 +16,7 @@ from megengine.core.errors import CalibrationError, OptionError
 from megengine.device import normalize
 from megengine.dispatch.refusal import kinds_named
 from megengine.kernels.cuda.placing import on_gpu
-from megengine.quantization.pipeline.calibrate import observe_all, prepared, samples_at_once
+from megengine.quantization.pipeline.calibrate import observe_all, prepared, require_traced, samples_at_once
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.device_counting import DeviceCounter
 from megengine.quantization.ranges import (
@@ -69,6 +69,7 @@ def collect(
         QuantizationError: the network is quantized already.
         OptionError: workers is below 1, or above 1 on a GPU.
     """
+    require_traced(model, "collect")
     if workers < 1:
         raise OptionError(f"workers: expected at least 1, got {workers}")
     place = home(model) if device is None else normalize(device)

@@ -29,7 +29,8 @@ class QuantConfig:
     Args:
         weights: "per_channel" or "per_tensor" scales.
         weight_method: "minmax" or "mse".
-        activations: how ranges of activations are chosen; those of least squared error by default.
+        activations: how ranges of activations are chosen, a `RangeMethod` or its name; those of least squared error by
+            default.
         rounding: "nearest"; "gptq": the integers of a weight are chosen together, by what reaches the layer; "gptaq":
             so layer by layer, and each makes up for the errors of those before it; or "adaround": as "gptaq", but each
             weight learns whether to round down or up.
@@ -80,6 +81,10 @@ class QuantConfig:
         for name, allowed in CHOICES.items():
             if (value := getattr(self, name)) not in allowed:
                 raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+        if isinstance(self.activations, str):  # a name alone
+            object.__setattr__(self, "activations", RangeMethod(self.activations))
+        if not isinstance(self.activations, RangeMethod):
+            raise OptionError(f'activations: expected a RangeMethod or its name, "mse", got {self.activations!r}')
         for name, unit in (("reconstruction", "steps"), ("distillation", "passes")):
             if (value := getattr(self, name)) < 0:
                 raise OptionError(f"{name}: expected a number of {unit}, 0 for none; got {value}")

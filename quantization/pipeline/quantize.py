@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import megengine.traced_module as tm
-from megengine.core.errors import CalibrationError, OptionError
+from megengine.core.errors import ArgumentError, CalibrationError, OptionError
 from megengine.device import normalize
 from megengine.dispatch.refusal import kinds_named
 from megengine.kernels import cpus
@@ -14,7 +14,7 @@ from megengine.kernels.cuda.placing import on_gpu
 from megengine.quantization.checks import Analysis, analyze
 from megengine.quantization.pipeline.annotate import annotate
 from megengine.quantization.pipeline.annotation import Annotation
-from megengine.quantization.pipeline.calibrate import calibrate, observe_all, prepared
+from megengine.quantization.pipeline.calibrate import calibrate, observe_all, prepared, require_traced
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.distill import distill
 from megengine.quantization.pipeline.equalize import equalized
@@ -35,7 +35,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.moving import home, moved
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class QuantizedModel:
     """A network in integers, with the steps that led there.
 
@@ -73,6 +73,11 @@ class QuantizedModel:
 
     def __call__(self, *inputs: Any) -> Any:
         return self.traced()(*inputs)
+
+    def __repr__(self) -> str:
+        return (
+            f"QuantizedModel({self.integer_graph.name}: {str(self.report).splitlines()[0]}; traced() gives the network)"
+        )
 
     @kinds_named
     def analyze(self, batches: Iterable[Any], *, progress: Progress | None = None) -> Analysis:
@@ -112,6 +117,7 @@ def quantize_model(
         QuantizationError: the network cannot be quantized as asked, is quantized already, or has no layer to quantize.
         OptionError: a setting is wrong, an exclude rule selects nothing, the state is of another run, or cannot be one.
     """
+    _refuse_other_kinds(model, calibration, config)
     config = config or QuantConfig()
     place = home(model) if device is None else normalize(device)
     kept = None if state is None else _checked(Path(state), config)
@@ -125,8 +131,7 @@ def quantize_model(
     annotation = annotate(graph, config)
     require_layers(graph, annotation)
     data = () if calibration is None else Data.of(calibration, graph)
-    stats = observe_all(graph, config)
-    judges = _judges(graph, config, place)
+    stats, judges = observe_all(graph, config), _judges(graph, config, place)
     if statistics is not None:
         stats = statistics.of(digest(graph))
         for arrays in as_samples(data, graph):
@@ -141,6 +146,18 @@ def quantize_model(
         stats = calibrate(graph, observe_all(graph, config), data, device=place, progress=progress)
     made = convert(graph, annotation, stats, config, data, judges=judges, state=kept, progress=progress)
     return replace(made, device=home(model))
+
+
+def _refuse_other_kinds(model: Any, calibration: Any, config: Any) -> None:
+    """Raises ArgumentError, with what to give instead, for arguments that people try first."""
+    require_traced(model, "quantize_model")
+    if isinstance(config, str):
+        raise ArgumentError(
+            f"quantize_model: config is {config!r}; expected a QuantConfig: megengine.quantization.QuantConfig.of(...) "
+            "takes the name of an effort"
+        )
+    if callable(calibration) and not isinstance(calibration, Iterable):
+        raise ArgumentError("quantize_model: calibration is a function; call it, and give the inputs that it returns")
 
 
 def _judges(graph: InternalGraph, config: QuantConfig, place: str) -> Judges:

@@ -30,6 +30,7 @@ from megengine.traced_module.passes.pass_manager import (
     registered_passes,
 )
 from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.untraced import remedy_for
 
 Passes = str | Pass | Sequence[Any]  # elements: names, passes, MegEngine's passes
 
@@ -78,7 +79,7 @@ def optimize(
         >>> optimize(traced, passes=["DropIdentities", Pass.of_rules("mine", rule)])  # doctest: +SKIP
     """
     if not isinstance(module, TracedModule):
-        raise GraphError(f"optimize: got {type(module).__name__}; expected a TracedModule; trace the module first")
+        raise GraphError(f"optimize: got {type(module).__name__}; expected a TracedModule; {remedy_for(module)}")
     if passes is not None and enabled_pass is not None:
         raise OptionError("optimize: passes and enabled_pass are two names of one argument; give one of them")
     chosen = passes_named(passes if enabled_pass is None else enabled_pass, _level(module))

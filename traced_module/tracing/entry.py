@@ -27,6 +27,7 @@ from megengine.traced_module.tracing.calls import builtin_modules
 from megengine.traced_module.tracing.capture import capture
 from megengine.traced_module.tracing.record import record_graph
 from megengine.traced_module.tracing.source_lines import user_line
+from megengine.traced_module.untraced import remedy_for
 
 
 @kinds_named
@@ -50,9 +51,11 @@ def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
         >>> traced = trace_module(net, mge.tensor(np.ones((1, 3, 224, 224), np.float32)))  # doctest: +SKIP
     """
     if not isinstance(mod, Module):
-        raise GraphError(f"trace_module: expected a Module, got {type(mod).__name__}; wrap a function in a Module")
+        raise GraphError(f"trace_module: expected a Module, got {type(mod).__name__}; {remedy_for(mod, 'mod')}")
     leaves, structure = flatten((args, kwargs))
-    args, kwargs = unflatten(structure, [Tensor(v) if type(v).__module__ == "numpy" else v for v in leaves])
+    args, kwargs = unflatten(
+        structure, [v if isinstance(v, Tensor) or not hasattr(v, "__array__") else Tensor(v) for v in leaves]
+    )
     with collection_paused():
         traced = _captured(mod, args, kwargs, user_line())
     if SETTINGS.check:
@@ -81,7 +84,7 @@ def lower(traced: TracedModule | InternalGraph) -> TracedModule:
     """
     graph = traced.graph if isinstance(traced, TracedModule) else traced
     if not isinstance(graph, InternalGraph):
-        raise GraphError(f"lower: got {type(traced).__name__}; expected a TracedModule; trace the module first")
+        raise GraphError(f"lower: got {type(traced).__name__}; expected a TracedModule; {remedy_for(traced)}")
     return TracedModule(record_graph(graph) if graph.of_calls else graph.clone())
 
 
