@@ -152,7 +152,7 @@ def compared(found: Comparison) -> str:
     """The result of a comparison of values in a sentence."""
     share = found.output_agreement
     same = "" if share is None else f", the same first class for {share_of(share, found.output_samples)}"
-    fall = "" if found.steepest is None else f"; the ratio falls most at {found.steepest.name}"
+    fall = "" if found.steepest is None else f"; most noise comes in at {found.steepest.name}"
     ratio = "equal in every value" if found.output_sqnr_db == float("inf") else f"SQNR {found.output_sqnr_db:.1f} dB"
     return (
         f"results: {ratio}, cosine {found.output_cosine:.5f}{same}, on {counted(found.batches, 'sample')}{fall}; "
@@ -175,7 +175,7 @@ def comparison_page(names: Sequence[str], found: Comparison, headline: str, data
         f"{short[1]} against {short[0]}",
         facts,
         headline=headline,
-        notes=[] if steepest is None else [("steepest fall", f"{steepest.name} ({steepest.op})")],
+        notes=[] if steepest is None else [("most noise comes in at", f"{steepest.name} ({steepest.op})")],
         pairs=found.to_json()["values"],
         runs=runs,
     )

@@ -126,6 +126,7 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     recipes = ((name, images.from_metadata(one.graph.metadata, shape)) for name, one in of_models.items())
     origin, how = next((found for found in recipes if found[1] is not None), ("the model", None))
     stored = how if origin == "the model" else None
+    origin = next((name for name, one in others.items() if one is model), origin) if stored else origin
     if preprocess is not None:
         how, origin = images.recipe(preprocess, shape if pictured else None), "--preprocess"
     source = Data(open_reader(data, slots, how=how, limit=samples), how, origin)

@@ -110,7 +110,7 @@ def render(title: str, sections: Sequence[Section], *, recipe: Mapping[str, Any]
         sections=[_prepared(section) for section in sections],
         recipe=recipe,
         lines=lines,
-        words=WORDS if any(section.layers or section.scores for section in sections) else {},
+        words=WORDS if any(section.layers or section.scores or section.pairs for section in sections) else {},
         environment=environment(),
     )
 

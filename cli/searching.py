@@ -26,7 +26,7 @@ from megengine.cli.ptq import (
 from megengine.cli.samples import Samples, tell_suspicious
 from megengine.core.errors import listed
 from megengine.core.files import replacing
-from megengine.core.text import counted, share_of
+from megengine.core.text import counted, in_bytes, share_of
 from megengine.quantization import EFFORTS, PRECISIONS, Budget, LatencyTable, Point, QuantConfig, SearchResult
 from megengine.quantization import search as find
 from megengine.quantization.checks import require_float
@@ -176,14 +176,14 @@ def _write(
     files: Files, model: str, source: TracedModule, samples: Samples, data: Data, budget: Budget, result: SearchResult
 ) -> None:
     """Write the picture, and where they are wanted the latencies and the page of the best network."""
-    title = f"{Path(model).name}: {counted(len(result.points), 'network')}"
+    title = f"{Path(model).name}: {counted(len(result.points), 'network')} tried"
     drawn = frontier.picture(title, result, budget)
     with replacing(files.picture) as file:
         file.write(drawn.encode())
     if files.latencies is not None:
         result.table.save(files.latencies)
     if files.report is not None:
-        held = samples.held_out(), samples.scored_on(), _judged(result)
+        held = samples.held_out(), samples.scored_on(), f"{_best(result)}; {_judged(result)}"
         rows = [_COLUMNS, *(_row(p, result) for p in result.pareto)]
         rules = [("rule", rule) for rule in result.best.rules]
         made = Made(model, source.graph, native.load(files.output).graph, *held, _PARETO, rows, rules, drawn)
@@ -241,6 +241,17 @@ def _described(result: SearchResult) -> dict[str, Any]:
         "pareto": [asdict(p) for p in result.pareto],
         "noise": result.noise,
     }
+
+
+def _best(result: SearchResult) -> str:
+    """The network that is written, in a sentence."""
+    best = result.best
+    small, fast = (best.bytes / max(result.base.bytes, 1), best.latency_ms / max(result.base.latency_ms, 1e-9))
+    kept = f"no network keeps all budgets; the nearest misses them by {result.missed:.1%}" if result.missed else "best"
+    return (
+        f"{kept}: {in_bytes(best.bytes)} and {best.latency_ms:.3g} ms, {small:.2f} and {fast:.2f} times those of the "
+        f"unchanged network, with {counted(len(best.rules), 'rule')}, SQNR {best.sqnr_db:.1f} dB"
+    )
 
 
 def _judged(result: SearchResult) -> str:

@@ -62,16 +62,17 @@ class Comparison:
 
     @property
     def steepest(self) -> ValuePair | None:
-        """The value behind the largest fall of the ratio from one value to the next, seen from 60 dB.
+        """The value at which most noise comes in, relative to the values, seen from 60 dB.
 
-        A fall that the next value takes back is none: of scores behind a mask the masked ones differ, and a softmax
-        makes 0 of them.
+        A fall of the ratio that the next value takes back is none: of scores behind a mask the masked ones differ, and
+        a softmax makes 0 of them.
         """
-        worst, before, found = 0.0, 60.0, None
+        worst, before, found = 0.0, 1e-6, None
         for one, following in zip(self.values, (*self.values[1:], None), strict=True):
-            here = min(max(one.sqnr_db, one.sqnr_db if following is None else following.sqnr_db), 60.0)
-            if before - here > worst:
-                worst, found = before - here, one
+            ratio = min(max(one.sqnr_db, one.sqnr_db if following is None else following.sqnr_db), 60.0)
+            here = 10 ** (-ratio / 10)
+            if here - before > worst:
+                worst, found = here - before, one
             before = here
         return found
 

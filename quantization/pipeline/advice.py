@@ -44,7 +44,7 @@ class Advice:
         return finite({key: value for key, value in asdict(replace(self)).items() if key != "config"})
 
     def __str__(self) -> str:
-        spent = "time: no measurable difference" if self.time is None else f"{100 * self.time:+.0f} % time"
+        spent = "time: no measurable difference" if self.time is None else f"{round(100 * self.time):+d} % time"
         return f"{self.text}: {self.gain:+.1f} dB, {spent}"
 
 

@@ -51,6 +51,7 @@ def test_a_report_compares_with_the_float_network_on_samples_held_out(call, fold
     page = (folder / "q.html").read_text()
     assert f"results: SQNR {ratio:.1f} dB" in page and told["scored_on"] in page and "exact: specification" in page
     assert "bias-correction" in page  # of the record
+    assert "Words on this page" in page
 
 
 def test_a_report_of_other_samples_says_so(call):

@@ -118,6 +118,7 @@ def test_notebooks_show_what_was_found():
         ((55, 40, 0, 38, 37), 1),  # a mask: what reads it has the ratio of what stood before it
         ((50, 40, 12, 13, 12), 2),
         ((50, 49, 20), 2),
+        ((42, 38, 38, 31, 30.5), 3),  # the first steps of integers are no news
         ((70, 65, 61), None),
     ],
 )
