@@ -11,7 +11,7 @@ SEED ?= 1
 # tests in as many processes as there are cores; four take up to 10 GB of memory
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: api demo fuzz fuzz-calls megengine onnx-suite test test-cuda test-slow lint format clean setup stubs wheel
+.PHONY: api bytecode demo fuzz fuzz-calls megengine onnx-suite test test-cuda test-slow lint format clean setup stubs wheel
 
 setup: $(VENV)/.installed
 
@@ -32,13 +32,17 @@ $(VENV)/.installed: $(VENV)/bin/python $(NATIVE) $(PACKAGES)
 stubs: setup
 	$(BIN)/python cmake/stubs.py .
 
+# tests start many processes: where PYTHONDONTWRITEBYTECODE is set each of them would compile all that it imports
+bytecode: setup
+	@$(BIN)/python -m compileall -q megengine kernels traced_module quantization cli
+
 demo: setup
 	$(BIN)/mge-quantize demo -o demo-out/report.html
 
-test: setup
+test: setup bytecode
 	$(PYTEST) -m "not slow and not cuda"
 
-test-slow: setup
+test-slow: setup bytecode
 	$(PYTEST) -m slow
 
 # all that is checked and measured on a GPU, and a report in gpu-report/: make test-cuda PARTS="contract bench"

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,7 @@ from megengine.dispatch.apply import active_interposers
 for _name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(_name, None)  # what the terminal of whoever runs the tests says of itself
 os.environ["MEGENGINE_TUNE_CACHE"] = "off"  # what was measured while other programs ran
+_WRITES_NOT = pytest.StashKey[bool]()
 
 
 # the same examples everywhere, however long one takes
@@ -29,13 +31,15 @@ def pytest_collectstart(collector):
         megengine.random.seed(0)
 
 
-def pytest_collection():
+def pytest_collection(session):
     gc.disable()  # nearly all of what is made now stays
+    session.stash[_WRITES_NOT] = sys.dont_write_bytecode
+    sys.dont_write_bytecode = False  # the modules of tests, which pytest rewrites, are compiled once
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Tens of thousands of tests are more than a million objects, which every later collection would walk through."""
-    gc.collect()
+    sys.dont_write_bytecode = session.stash[_WRITES_NOT]
     gc.freeze()
     gc.enable()
 
