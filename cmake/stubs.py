@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import importlib
 import inspect
 import re
@@ -91,11 +92,13 @@ def _plain(function: Callable[..., Any]) -> Any:
     return inspect.unwrap(function)
 
 
+@functools.cache
 def _home(name: str, value: Any) -> str:
     """The module that defines a class or an alias of types."""
     if inspect.isclass(value) or value is Any:
         return value.__module__
-    same = [m for m in list(sys.modules.values()) if vars(m).get(name) is value and m.__name__.startswith("megengine.")]
+    ours = [module for at, module in list(sys.modules.items()) if at.startswith("megengine.")]
+    same = [m for m in ours if vars(m).get(name) is value]
     return next(m.__name__ for m in same if re.search(rf"^{name}(: TypeAlias)? = ", inspect.getsource(m), re.MULTILINE))
 
 

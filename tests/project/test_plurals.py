@@ -1,6 +1,7 @@
 """Numbers of things are written by `counted`, which knows the singular: no message says "1 inputs"."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,20 +13,20 @@ from megengine.core.text import counted, in_bytes, plural
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [ROOT / name for name in ("megengine", *LINKED)]
-NODES = [
-    (path, node)
-    for folder in FOLDERS
-    for path in sorted(folder.rglob("*.py"))
-    for node in ast.walk(ast.parse(path.read_text()))
-]
-
-
 VERBS = {"calls", "names"}  # `{expr} calls a module`
+
+
+@functools.cache
+def nodes() -> list[tuple[Path, ast.Call | ast.JoinedStr]]:
+    """The calls and the texts with values of all files."""
+    files = (path for folder in FOLDERS for path in sorted(folder.rglob("*.py")))
+    every = ((path, node) for path in files for node in ast.walk(ast.parse(path.read_text())))
+    return [(path, node) for path, node in every if isinstance(node, (ast.Call, ast.JoinedStr))]
 
 
 def things() -> set[str]:
     """What is counted anywhere, in the plural."""
-    calls = (node for _, node in NODES if isinstance(node, ast.Call) and len(node.args) > 1)
+    calls = (node for _, node in nodes() if isinstance(node, ast.Call) and len(node.args) > 1)
     words = (call.args[1] for call in calls if ast.unparse(call.func) == "counted")
     return {plural(word.value) for word in words if isinstance(word, ast.Constant)} - VERBS
 
@@ -45,7 +46,7 @@ def test_whatever_is_counted_somewhere_is_counted_so_everywhere():
     assert "inputs" in words and "axes" in words
     found = [
         f"{path.relative_to(ROOT)}: {place}"
-        for path, node in NODES
+        for path, node in nodes()
         if isinstance(node, ast.JoinedStr)
         for place in by_hand(node, words)
     ]
