@@ -4,7 +4,8 @@ All start from the same float network and calibrate on the same 100 other photog
 top-5, agreement with the float network, logit SQNR, and the share of multiply-adds that stays in float. A `--row` is a
 network of ours with an effort, weights and a precision; each is verified on two views, and its CPU time is printed.
 NNCF needs `nncf` and `openvino`; with accuracy control it judges by agreement on the pictures that calibrate, and takes
-at most five groups of quantizers back to float, since it may rank all of them anew after each (`peers.py`).
+at most five groups of quantizers back to float, since it may rank all of them anew after each (`peers.py`). After 15
+minutes it is cut short, which is noted.
 Nothing in it is random.
 Run: python bench/accuracy.py [--network NAME] [--views plain] [--row balanced,per_tensor,w8a8] [--peer NNCF]
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peers import Run, float_share, nncf_int8, openvino_run, session, static_int8
+from peers import Run, float_share, nncf_controlled, nncf_int8, openvino_run, session, static_int8
 
 from megengine import plan
 from megengine.cli.evaluation import logits_of, score
@@ -29,20 +30,20 @@ from megengine.convert import onnx as mge_onnx
 from megengine.quantization import QuantConfig, quantize_model, verify
 from megengine.traced_module import InternalGraph, TracedModule, lower
 
-Built = tuple[Run, float]  # and the share of multiply-adds in float
+Built = tuple[Run, float, str]  # and the share of multiply-adds in float, and what is to know of it
 
 
 def onnx_runtime(file: Path, name: str, data: list[np.ndarray]) -> Built:
     """ONNX Runtime's static quantization, per channel; every layer in integers."""
     target = file.with_name("int8.onnx")
     static_int8(file, target, ({name: x} for x in data))
-    return session(target), 0.0
+    return session(target), 0.0, ""
 
 
 def nncf(file: Path, data: list[np.ndarray], *, accuracy_aware: bool) -> Built:
     """NNCF's default, or with accuracy control, in OpenVINO."""
-    network = nncf_int8(file, data, accuracy_aware=accuracy_aware)
-    return openvino_run(network), float_share(network)
+    network, cut = nncf_controlled(file, data) if accuracy_aware else (nncf_int8(file, data), False)
+    return openvino_run(network), float_share(network), "cut short" if cut else ""
 
 
 PEERS: dict[str, Callable[[Path, str, list[np.ndarray]], Built]] = {
@@ -66,7 +67,7 @@ def quantized(network: Network, traced: TracedModule, calibration: Calibration, 
     taken = time.process_time() - begin
     exact = verify(model, [v.array(network.recipe) for v in check], with_float=False).exact
     print(f"{network.title}: {row}: {taken:.0f} s of CPU time, {'exact' if exact else 'NOT EXACT'}", flush=True)
-    return ours(model.integer_graph), sum(one.share for one in model.report.floating)
+    return ours(model.integer_graph), sum(one.share for one in model.report.floating), ""
 
 
 def measure(network: Network, photos: PhotoSet, peers: list[str], rows: list[str]) -> dict[str, dict[str, Any]]:
@@ -74,7 +75,7 @@ def measure(network: Network, photos: PhotoSet, peers: list[str], rows: list[str
     traced, views = network.traced(), photos.evaluation
     calibration = Calibration(photos, network.recipe)
     with tempfile.TemporaryDirectory() as folder:
-        runs: dict[str, Built] = {"float": (ours(lower(traced).graph), 1.0)}
+        runs: dict[str, Built] = {"float": (ours(lower(traced).graph), 1.0, "")}
         file, name = Path(folder) / "float.onnx", traced.graph.inputs[0].name
         mge_onnx.export(traced, file)
         data = [x for (x,) in calibration] if peers else []
@@ -88,12 +89,12 @@ def measure(network: Network, photos: PhotoSet, peers: list[str], rows: list[str
         logits = {name: [] for name in runs}
         for view in views:
             x = view.array(network.recipe)
-            for name, (run, _) in runs.items():
+            for name, (run, *_) in runs.items():
                 logits[name].append(logits_of(run, [x]))
     joined = {name: np.concatenate(rows) for name, rows in logits.items()}
     labels = [view.photo.ids for view in views]
     return {
-        name: {**score(rows, joined["float"], labels).describe(), "float_share": runs[name][1]}
+        name: {**score(rows, joined["float"], labels).describe(), "float_share": runs[name][1], "note": runs[name][2]}
         for name, rows in joined.items()
     }
 
@@ -119,7 +120,8 @@ def main() -> None:
         for run, one in results[name].items():
             shares = " ".join(f"{100 * one[key]:7.1f}" for key in ("top1", "top5", "agreement"))
             ratio = np.inf if one["sqnr"] is None else one["sqnr"]
-            print(f"{run:26} {shares} {ratio:8.1f} {one['cosine']:8.4f} {one['float_share']:7.1%}", flush=True)
+            line = f"{run:26} {shares} {ratio:8.1f} {one['cosine']:8.4f} {one['float_share']:7.1%}"
+            print(f"{line}  {one['note']}".rstrip(), flush=True)
     if chosen.json:
         print(json.dumps(results, indent=2))
 

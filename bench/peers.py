@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ Run = Callable[[np.ndarray], np.ndarray]
 DROP = 0.01  # of agreement with the float network, that NNCF's accuracy control allows (its default)
 RANKED = 10  # samples by which it ranks the layers: one run over them for each group of quantizers
 TAKEN_BACK = 5  # groups that it takes back to float at most: all may be ranked anew after each
+SECONDS = 900.0  # of wall time, after which accuracy control is cut short: it has no bound itself
 SUMS = ("Convolution", "GroupConvolution", "MatMul")  # of OpenVINO
 
 
@@ -71,28 +73,36 @@ def openvino_run(network: Any) -> Run:
     return lambda x: np.array(next(iter(request.infer([x]).values())))
 
 
-def nncf_int8(source: Path, data: Sequence[np.ndarray], *, accuracy_aware: bool = False) -> Any:
-    """Quantize a float file with NNCF.
+def nncf_int8(source: Path, data: Sequence[np.ndarray]) -> Any:
+    """Quantize a float file with NNCF."""
+    import nncf
 
-    Accuracy-aware takes layers back to float until the agreement with the float network on the same data is kept, or
-    `TAKEN_BACK` are in float.
+    network = _opened(source, data)
+    return nncf.quantize(network, nncf.Dataset(data), subset_size=len(data))
+
+
+def nncf_controlled(source: Path, data: Sequence[np.ndarray], *, seconds: float = SECONDS) -> tuple[Any, bool]:
+    """Quantize a float file with NNCF's accuracy control, and whether it was cut short.
+
+    Layers are taken back to float until the agreement with the float network on the same data is kept, `TAKEN_BACK` of
+    them are in float, or the time is over. Then all candidates are told to agree without being run: NNCF ends, says
+    that it succeeded, and gives the network that it had reached.
     """
     import nncf
-    import openvino
 
-    network, samples = openvino.Core().read_model(source), nncf.Dataset(data)
-    network.reshape(list(data[0].shape))
-    if not accuracy_aware:
-        return nncf.quantize(network, samples, subset_size=len(data))
+    network, samples = _opened(source, data), nncf.Dataset(data)
     run = openvino_run(network)
     exact = {x.tobytes(): int(run(x).argmax()) for x in data}  # it judges by parts of the data, too
+    end, cut = time.monotonic() + seconds, False
 
     def agreement(compiled: Any, inputs: Iterable[np.ndarray]) -> tuple[float, list[float]]:
-        same = [float(compiled([x])[0].argmax() == exact[x.tobytes()]) for x in inputs]
+        nonlocal cut
+        cut = cut or time.monotonic() > end
+        same = [1.0 if cut else float(compiled([x])[0].argmax() == exact[x.tobytes()]) for x in inputs]
         return float(np.mean(same)), same
 
     limits = nncf.AdvancedAccuracyRestorerParameters(max_num_iterations=TAKEN_BACK, ranking_subset_size=RANKED)
-    return nncf.quantize_with_accuracy_control(
+    made = nncf.quantize_with_accuracy_control(
         network,
         samples,
         samples,
@@ -101,6 +111,16 @@ def nncf_int8(source: Path, data: Sequence[np.ndarray], *, accuracy_aware: bool 
         subset_size=len(data),
         advanced_accuracy_restorer_parameters=limits,
     )
+    return made, cut
+
+
+def _opened(source: Path, data: Sequence[np.ndarray]) -> Any:
+    """A float file for inputs of one shape."""
+    import openvino
+
+    network = openvino.Core().read_model(source)
+    network.reshape(list(data[0].shape))
+    return network
 
 
 def float_share(network: Any) -> float:
