@@ -1,5 +1,6 @@
 """What is built from the sources: a source archive, a wheel, and what a user has who installs it."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -20,7 +21,12 @@ NOTICES = {"LICENSE", "libgomp.txt", "nanobind.txt", "onednn.txt", "onednn-third
 
 
 def build(*arguments, cwd):
-    done = subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+    """Run Python where sources lie; a compiler cache that is in use finds them again in another folder."""
+    environment = {**os.environ, "CCACHE_BASEDIR": str(cwd), "CCACHE_NOHASHDIR": "1"}
+    if shutil.which("ccache") and Path(shutil.which("c++") or "").resolve().name != "ccache":
+        environment["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -36,11 +42,10 @@ def files_of(wheel: Path) -> set[str]:
     return {n for n in names if n.startswith("megengine/") and not n.endswith(("/", ".pyi")) and ".so" not in n}
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory):
-    """The unpacked source archive of a copy of the repository."""
-    copy, made = tmp_path_factory.mktemp("copy") / "megengine", tmp_path_factory.mktemp("sdist")
-    copy.mkdir()
+def make_archive(made: Path) -> None:
+    """Unpack the source archive of a copy of the repository into a folder."""
+    copy = made / "copy" / "megengine"
+    copy.mkdir(parents=True)
     for name in BUILT_FROM:
         ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.pyi")
         if (ROOT / name).is_dir():
@@ -51,15 +56,41 @@ def archive(tmp_path_factory):
     (file,) = made.glob("*.tar.gz")
     with tarfile.open(file) as packed:
         assert not [m.name for m in packed if m.issym() or m.islnk()]
-        packed.extractall(made, filter="data")
-    (folder,) = (p for p in made.iterdir() if p.is_dir())
+        packed.extractall(made / "archive", filter="data")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with the unpacked archive and its wheel, built once for all processes that run these tests.
+
+    Native files are not optimized: what is looked at does not depend on it, and they compile sooner.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "packaging"
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            making = folder.with_suffix(".making")
+            shutil.rmtree(making, ignore_errors=True)
+            make_archive(making)
+            (archive,) = (making / "archive").iterdir()
+            make_wheel(archive, making / "wheel", "-C", "cmake.define.MGE_OPTIMIZE=-O0")
+            making.rename(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def wheel(archive, tmp_path_factory):
-    """Of native files that are not optimized: what is looked at does not depend on it, and they compile sooner."""
-    return make_wheel(archive, tmp_path_factory.mktemp("wheel"), "-C", "cmake.define.MGE_OPTIMIZE=-O0")
+def archive(made):
+    """The unpacked source archive."""
+    (folder,) = (made / "archive").iterdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(made):
+    """The wheel that was built from the archive."""
+    (file,) = (made / "wheel").iterdir()
+    return file
 
 
 @pytest.mark.slow
@@ -82,7 +113,7 @@ def test_a_wheel_of_the_source_archive_holds_every_file_once(wheel):
 def test_sources_on_a_disk_without_links_give_the_same_files(archive, wheel, tmp_path):
     """Where there are no links, version control writes small files with the target's name in their place."""
     copy = tmp_path / "megengine"
-    shutil.copytree(archive, copy)
+    shutil.copytree(archive, copy, ignore=shutil.ignore_patterns("build"))
     for name in LINKED:
         assert not (copy / "megengine" / name).exists()
         (copy / "megengine" / name).write_text(f"../{name}")
