@@ -248,11 +248,16 @@ def _extreme(name: str, a: Any, b: Any, of: Callable[..., Any]) -> Any:
     return _ratio(made, float(value)) if isinstance(a, float) or isinstance(b, float) else _whole(made, value)
 
 
+_PLAIN = {int, float, bool, str, type(None)}  # most of what attributes hold
+
+
 def is_open(value: Any) -> bool:
     """Whether an open size stands anywhere in a nested value."""
-    if isinstance(value, (tuple, list)):
-        return any(map(is_open, value))
-    return is_open(list(value.values())) if isinstance(value, dict) else isinstance(value, _Open)
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)):
+        return isinstance(value, _Open)
+    return any(type(item) not in _PLAIN and is_open(item) for item in value)
 
 
 def at(value: Any, sizes: Mapping[str, int]) -> Any:

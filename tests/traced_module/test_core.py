@@ -4,6 +4,7 @@ import ast
 import copy
 import inspect
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import pytest
 import megengine.functional as F
 import megengine.module as M
 from megengine import tensor
-from megengine.core.errors import GraphError
+from megengine.core.errors import ArgumentError, GraphError, ShapeError
 from megengine.core.pytree import flatten
+from megengine.core.spec import TensorSpec
 from megengine.traced_module import InternalGraph, lower, trace_module
 
 ROOT = Path(__file__).resolve().parents[2] / "traced_module"
@@ -135,3 +137,23 @@ def test_a_star_import_takes_only_names_of_the_core(face):
     del names["__builtins__"]
     assert names.keys() >= ({"CallMethod", "is_constant"} if face == "expr" else {"ModuleNode"})
     assert {one.__module__ for one in names.values()} == {f"megengine.traced_module.ir.{face}"}
+
+
+def test_what_lint_has_checked_is_checked_again_when_it_changes(model):
+    """Of a graph and of its clone, which takes over what was found."""
+    graph = lower(model).graph
+    graph.lint()
+    for at in (graph, graph.clone()):
+        added = at.outputs[0].expr
+        (node,), attrs = added.outputs, added._attrs
+        right = node._spec
+        for wrong in (TensorSpec((2, 4), "float32"), TensorSpec((2, 3), "int32")):
+            node._spec = wrong
+            with pytest.raises(ShapeError, match="the edit changes its results"):
+                at.lint()
+        node._spec = right
+        added._attrs = MappingProxyType({**attrs, "unknown": 1})
+        with pytest.raises(ArgumentError, match="unknown"):
+            at.lint()
+        added._attrs = attrs
+        at.lint()

@@ -357,13 +357,21 @@ class CallFunction(Call):
 class Apply(Expr):
     """One op applied to values."""
 
-    __slots__ = _own = ("_attrs", "_op")
+    _own = ("_attrs", "_op")
+    __slots__ = (*_own, "_checked")
     kind = "Apply"
 
     def __init__(self, graph: Any, ident: int, meta: dict[str, Any], op: str, attrs: Mapping[str, Any]) -> None:
         super().__init__(graph, ident, meta)
         self._op = op
         self._attrs = MappingProxyType(dict(attrs))
+        self._checked: tuple[Any, ...] = ()  # what its results were found to follow from (lint)
+
+    def _copy(self, graph: Any) -> Apply:
+        new = super()._copy(graph)
+        assert isinstance(new, Apply)
+        new._checked = self._checked
+        return new
 
     op = fixed("_op", str, "Name of the op.", _ANOTHER)
 

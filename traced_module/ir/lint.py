@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -179,7 +180,7 @@ def _check_one(graph: InternalGraph) -> list[InternalGraph]:
         if child is not None:
             children[id(child)] = child
         if child is None or not _enters_as_traced(expr, child):
-            methods.check_same(expr, expr._inputs)
+            _check_results(expr)
     alive = set(graph._order)
     for node in graph._names.nodes().values():
         if id(node) not in made:
@@ -190,6 +191,22 @@ def _check_one(graph: InternalGraph) -> list[InternalGraph]:
         if id(node) not in made:
             raise GraphError(f"lint: input or output {node.name!r} is not made in the graph")
     return list(children.values())
+
+
+def _check_results(expr: Expr) -> None:
+    """Check that the specs of results follow from inputs and attributes, once while all of these are the same objects.
+
+    Specs and the mapping of attributes are exchanged, never changed; what is changed in place can only be in a value.
+    """
+    if not isinstance(expr, Apply):
+        methods.check_same(expr, expr._inputs)
+        return
+    facts = expr.record, expr._attrs, *[n.spec for n in expr._inputs], *[n.spec for n in expr._outputs]
+    if len(facts) == len(expr._checked) and all(map(is_, facts, expr._checked)):
+        return
+    methods.check_same(expr, expr._inputs)
+    changeable = any(isinstance(value, (list, dict, np.ndarray)) for value in expr._attrs.values())
+    expr._checked = () if changeable else facts
 
 
 def _enters_as_traced(expr: Expr, child: InternalGraph) -> bool:
