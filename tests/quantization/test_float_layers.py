@@ -27,7 +27,7 @@ def quantized(net, data, **settings):
 
 
 def check(model, data, path=None):
-    """Verified at every level, with the same results at each; and so is what a file gives back.
+    """Verified at every level, with the same results at each; what a file gives back has the results of all levels, too.
 
     Of a network whose weights alone are integers, float sums are those of the kernels.
     """
@@ -37,9 +37,10 @@ def check(model, data, path=None):
         models.append(mge.load(path))
     for level, one in itertools.product(isa.available(), models):
         with isa.capped(level):
-            verified = verify(one, data, threads=(1, 2), with_float=False)
-            assert verified.exact, f"{level}\n{verified}"
-            near = 1e-5 if verified.weights else 0.0
+            if one is model or level == isa.available()[-1]:
+                verified = verify(one, data, threads=(1, 2), with_float=False)
+                assert verified.exact, f"{level}\n{verified}"
+                near = 1e-5 if verified.weights else 0.0
             graph = getattr(one, "integer_graph", one)
             results.append([compile_plan(graph)(x)[0] for x in data])
     for one in results[1:]:
