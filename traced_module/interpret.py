@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from megengine.core import hooks
-from megengine.core.errors import DTypeError, ShapeError
+from megengine.core.errors import DTypeError, GraphError, ShapeError
 from megengine.core.pytree import flatten
 from megengine.core.sizes import at
 from megengine.core.text import counted, one_line
 from megengine.dispatch import apply
 from megengine.dispatch.refusal import kinds_named
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr
+from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, TensorNode, get_subattr
 from megengine.traced_module.ir.primitives import check_former_input
@@ -88,6 +88,30 @@ def run_op(expr: Apply, inputs: Sequence[Tensor], sizes: dict[str, int]) -> tupl
     if "count" in expr.attrs:
         note_counts(sizes, [n.spec for n in expr.outputs], [t.shape for t in made])
     return made
+
+
+def run_one(expr: Expr, inputs: Sequence[Any], sizes: dict[str, int]) -> Sequence[Any]:
+    """What one expression gives for values in place of its inputs; graphs that it calls are run, too."""
+    if isinstance(expr, Constant):
+        return (expr.value,)
+    if isinstance(expr, Apply):
+        return run_op(expr, inputs, sizes)
+    if isinstance(expr, GetAttr):
+        return (get_subattr(inputs[0], expr.name),)
+    if not isinstance(expr, Call):
+        check_former_input(expr)
+        return ()
+    return [leaf for leaf in flatten(run_call(expr, inputs))[0] if isinstance(leaf, Tensor)]
+
+
+def run_alone(expr: Expr, inputs: Sequence[Any]) -> Sequence[Any]:
+    """See `Expr.interpret`; lengths of open axes are those that the graph was traced with."""
+    if isinstance(expr, Input):
+        raise GraphError(f"interpret: {expr!r} is given, not computed; graph.interpret takes values for inputs")
+    if isinstance(expr, Apply):
+        out = apply(expr.op, *inputs, **expr.attrs_at_example)
+        return out if isinstance(out, tuple) else (out,)
+    return run_one(expr, inputs, {})
 
 
 @dataclass(slots=True)
@@ -167,7 +191,7 @@ class _Interpreter:
             child = self._entered(expr, inputs)
             if child is not None:
                 return self._enter(child, inputs[1:])
-            running.keep(expr, self._all_seen(expr, self._run_one(expr, inputs, running.sizes)))
+            running.keep(expr, self._all_seen(expr, run_one(expr, inputs, running.sizes)))
         if listener is not None:
             listener.replays(None)
         return None
@@ -178,18 +202,6 @@ class _Interpreter:
         if child is None or self.watched:
             return child
         return child if hooks.active.get() is None and inputs[0]._only_runs_its_graph() else None
-
-    def _run_one(self, expr: Expr, inputs: tuple[Any, ...], sizes: dict[str, int]) -> Sequence[Any]:
-        if isinstance(expr, Constant):
-            return (expr.value,)
-        if isinstance(expr, Apply):
-            return run_op(expr, inputs, sizes)
-        if isinstance(expr, GetAttr):
-            return (get_subattr(inputs[0], expr.name),)
-        if not isinstance(expr, Call):
-            check_former_input(expr)
-            return ()
-        return [leaf for leaf in flatten(run_call(expr, inputs))[0] if isinstance(leaf, Tensor)]
 
     def _all_seen(self, expr: Expr, results: Sequence[Any]) -> Sequence[Any]:
         if self.on_value is None:

@@ -10,7 +10,7 @@ from megengine.traced_module.editing.edit_records import Recorder
 from megengine.traced_module.editing.inferring import retry
 from megengine.traced_module.editing.inserting import Insertion
 from megengine.traced_module.formats.pickling import pieces, rebuilt, reduced
-from megengine.traced_module.interpret import interpret
+from megengine.traced_module.interpret import interpret, run_alone
 from megengine.traced_module.ir.copying import cloned
 from megengine.traced_module.ir.lint import check
 from megengine.traced_module.ir.methods import Methods, hand_in
@@ -20,6 +20,7 @@ from megengine.traced_module.pictures.drawing import notebook_html, notebook_svg
 add_listener(set_in_graphs)
 hand_in(
     Methods(
+        run=run_alone,
         set_arg=rewiring.set_arg,
         set_arguments=rewiring.set_arguments,
         set_attribute=parts.set_attribute,

@@ -253,3 +253,33 @@ def test_names_with_underlines_are_names(suffix, tmp_path):
         assert sorted(form.state_dict()) == ["parts.__class__!.bias", "parts.__class__!.weight"]
     with pytest.raises(GraphError, match=r"parts \(dict\) has a submodule or tensor called '__class__', which is an"):
         tm.trace_module(Holder("__class__"), x)
+
+
+def test_filters_are_narrowed_as_in_megengine():
+    graph = MODEL.graph
+    assert graph.exprs().call_function(F.relu).as_list() == graph.get_function_by_type(F.relu).as_list() != []
+    assert [e.outputs[0].name for e in graph.exprs().call_method("__call__").expr_id([3]).as_list()] == ["a_out"]
+    assert [n.name for n in graph.nodes(recursive=False).type(M.Linear)] == ["many_0"]
+    inner = [n.qualname for n in graph.nodes().type((TracedModule, M.Linear))]
+    assert inner == [n.qualname for n in graph.nodes() if isinstance(n, ModuleNode)]
+    assert [n.qualname for n in graph.get_module_by_type(TracedModule)] == [
+        n.qualname for n in graph.nodes() if isinstance(n, ModuleNode) and isinstance(n.owner, TracedModule)
+    ]
+    for call in (lambda: graph.exprs().call_function("relu"), lambda: graph.nodes().type("Linear")):
+        with pytest.raises(GraphError, match="expected a (function|class)"):
+            call()
+
+
+def test_single_expressions_are_interpreted():
+    inner = MODEL.a.graph
+    fc, call, relu = (e for e in inner.exprs() if not isinstance(e.outputs[0].expr, tm.expr.Input))
+    (layer,) = fc.interpret(MODEL.a)
+    assert layer is MODEL.a.fc
+    (y,) = call.interpret(layer, x)
+    np.testing.assert_array_equal(relu.interpret(y)[0].numpy(), MODEL.a(x).numpy())
+    op = tm.lower(MODEL).graph.exprs().as_list()[-1]
+    assert len(op.interpret(*(tensor(np.zeros(n.shape, np.float32)) for n in op.inputs))) == 1
+    with pytest.raises(GraphError, match=r"interpret: .* takes 1 value, for .*; got 2"):
+        relu.interpret(y, y)
+    with pytest.raises(GraphError, match="is given, not computed"):
+        inner.inputs[1].expr.interpret()

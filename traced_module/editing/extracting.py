@@ -17,7 +17,6 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import node_of, node_path
 from megengine.traced_module.ir.node import Node, TensorNode
 
-
 Values = Sequence[TensorNode | str] | TensorNode | str
 
 

@@ -110,6 +110,16 @@ class Expr:
         """Name of the first node made."""
         return self._outputs[0].name if self._outputs else f"<{self.kind} {self._id}>"
 
+    def interpret(self, *inputs: Any) -> Sequence[Any]:
+        """The results of this expression alone, from values (tensors and modules) in place of its inputs.
+
+        Raises GraphError for another number of values than it has inputs.
+        """
+        if len(inputs) != len(self._inputs):
+            wanted = counted(len(self._inputs), "value")
+            raise GraphError(f"interpret: {self!r} takes {wanted}, for {self._inputs}; got {len(inputs)}")
+        return methods.run(self, inputs)
+
     def disable_remove(self) -> None:
         """Keep the expression when unused ones are removed."""
         self._disable_remove = True

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from megengine.core.errors import GraphError, listed, nearest
-from megengine.traced_module.ir.expr import Expr
+from megengine.module import Module
+from megengine.traced_module.ir.expr import CallMethod, Expr, is_call_function, is_call_tensor_method
 from megengine.traced_module.ir.lookup import known_as, node_path
-from megengine.traced_module.ir.node import Node
+from megengine.traced_module.ir.node import ModuleNode, Node
+from megengine.traced_module.ir.owner import GraphOwner
 
 T = TypeVar("T", Expr, Node)
 
@@ -79,6 +81,19 @@ def _path_of(item: Any) -> str:
 class ExprFilter(BaseFilter[Expr]):
     """Expressions."""
 
+    def call_function(self, func: Callable[..., Any] | None) -> ExprFilter:
+        """Calls of a function. Raises GraphError for what cannot be called."""
+        if func is not None and not callable(func):
+            raise GraphError(f"call_function: got {func!r}; expected a function, as F.relu")
+        wanted = getattr(func, "__name__", "a function")
+        return self._keep(lambda e: is_call_function(e, func), lambda: among(wanted, _callees(self, "function")))
+
+    def call_method(self, method: str | None) -> ExprFilter:
+        """Calls of a method of tensors, or of modules for "__call__"."""
+        if method in (None, "__call__"):
+            return self._keep(lambda e: isinstance(e, CallMethod) and method in (None, e.method))
+        return self._keep(lambda e: is_call_tensor_method(e, method), lambda: among(method, _callees(self, "method")))
+
     def expr_id(self, expr_id: int | Sequence[int]) -> ExprFilter:
         return self._by_id(expr_id)
 
@@ -104,5 +119,44 @@ class NodeFilter(BaseFilter[Node]):
         matching._hint = lambda: f" for {name!r}{nearest(name, [text for node in known for text in texts(node)])}"
         return matching
 
+    def type(self, owner_type: Any) -> NodeFilter:
+        """Nodes of modules of a class. Raises GraphError for anything but a class."""
+        fits = is_of("type", owner_type)
+        modules = [n for n in self if isinstance(n, ModuleNode)]
+        wanted = getattr(owner_type, "__name__", "the classes")
+        return NodeFilter(
+            (n for n in modules if fits(n.owner)), lambda: among(wanted, (n._class_name for n in modules))
+        )
+
     def node_id(self, node_id: int | Sequence[int]) -> NodeFilter:
         return self._by_id(node_id)
+
+
+def _callees(exprs: Iterable[Expr], kind: str) -> list[str]:
+    """Names of the functions ("function") or methods of tensors ("method") that expressions call."""
+    return [str(name).rpartition(".")[2] for of, name in (expr.callee for expr in exprs) if of == kind]
+
+
+def is_of(what: str, module_cls: Any) -> Callable[[Any], bool]:
+    """Whether a module is one of a class; a traced one is a plain Module, or of the class that it keeps.
+
+    Raises GraphError, which names `what` asks, for anything but a class.
+    """
+    todo = list(module_cls) if isinstance(module_cls, tuple) else [module_cls]
+    for kind in todo:
+        if not isinstance(kind, type):
+            raise GraphError(f"{what}: got {kind!r}; expected a class of modules, as M.Conv2d")
+    is_plain = issubclass(Module, module_cls)
+    kept: set[str] = set()
+    while not is_plain and todo:
+        kind = todo.pop()
+        kept.add(f"{kind.__module__}.{kind.__qualname__}")
+        todo += kind.__subclasses__()
+
+    def fits(module: Any) -> bool:
+        kind = type(module)
+        return issubclass(kind, module_cls) or (
+            issubclass(kind, GraphOwner) and (is_plain or module._kept_class in kept)
+        )
+
+    return fits

@@ -22,8 +22,8 @@ from megengine.dispatch.refusal import kinds_named
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.assignments import Assignments
-from megengine.traced_module.ir.expr import CallMethod, Expr, Input, is_call_function, is_call_tensor_method
-from megengine.traced_module.ir.filters import ExprFilter, NodeFilter, among
+from megengine.traced_module.ir.expr import Expr, Input
+from megengine.traced_module.ir.filters import ExprFilter, NodeFilter, is_of
 from megengine.traced_module.ir.fixed import fixed, listed, refuse_setting
 from megengine.traced_module.ir.functions import Arguments
 from megengine.traced_module.ir.journal import Journal
@@ -32,7 +32,7 @@ from megengine.traced_module.ir.methods import methods
 from megengine.traced_module.ir.names import NameSpace
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.order import ExprOrder
-from megengine.traced_module.ir.queries import callees, child_graph, is_of, visits
+from megengine.traced_module.ir.queries import child_graph, visits
 from megengine.traced_module.ir.written import formatted, written
 
 _INPUTS = "add_input_node or reset_inputs"
@@ -122,26 +122,17 @@ class InternalGraph:
 
     def get_function_by_type(self, func: Callable[..., Any] | None = None, recursive: bool = True) -> ExprFilter:
         """Calls of a function. Raises GraphError for what cannot be called."""
-        if func is not None and not callable(func):
-            raise GraphError(f"get_function_by_type: got {func!r}; expected a function, as F.relu")
-        exprs, wanted = self.exprs(recursive), getattr(func, "__name__", "a function")
-        return exprs._keep(lambda e: is_call_function(e, func), lambda: among(wanted, callees(exprs, "function")))
+        return self.exprs(recursive).call_function(func)
 
     def get_method_by_type(self, method: str | None = None, recursive: bool = True) -> ExprFilter:
         """Calls of a method of tensors, or of modules for "__call__"."""
-        if method in (None, "__call__"):
-            return self.exprs(recursive)._keep(lambda e: isinstance(e, CallMethod) and method in (None, e.method))
-        exprs, wanted = self.exprs(recursive), str(method)
-        return exprs._keep(lambda e: is_call_tensor_method(e, method), lambda: among(wanted, callees(exprs, "method")))
+        return self.exprs(recursive).call_method(method)
 
     def get_module_by_type(self, module_cls: type, recursive: bool = True) -> NodeFilter:
         """Nodes of modules of a class. Raises GraphError for anything else."""
-        fits = is_of("get_module_by_type", module_cls)
-        every = issubclass(Module, module_cls)  # with the modules that graphs belong to
-        nodes = self.nodes(recursive)._keep(lambda n: isinstance(n, ModuleNode))
-        return nodes._keep(
-            lambda n: fits(n.owner) and (every or not isinstance(n.expr, Input)),
-            lambda: among(getattr(module_cls, "__name__", "the classes"), (n._class_name for n in nodes)),
+        found = self.nodes(recursive).type(module_cls)
+        return found._keep(
+            lambda n: issubclass(type(n.owner), module_cls) or not isinstance(n.expr, Input), found._hint
         )
 
     def get_calls_of(self, module_cls: type, recursive: bool = True) -> ExprFilter:

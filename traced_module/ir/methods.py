@@ -13,6 +13,7 @@ class Methods:
     """Functions that methods of the same names call: `methods.replace_node(graph, {old: new})`."""
 
     # of expressions and nodes
+    run: Callable[[Any, Sequence[Any]], Sequence[Any]]
     set_arg: Callable[[Any, str | int, Any], None]
     set_arguments: Callable[[Any, Sequence[Any], Mapping[str, Any]], None]
     set_attribute: Callable[[Any, str, Any], str]

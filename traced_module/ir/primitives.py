@@ -194,9 +194,7 @@ def _set(target: Any, attribute: str, old: Any, new: Any) -> None:
     object.__setattr__(target, attribute, new)
 
 
-def _set_or_remove(
-    graph: InternalGraph, holder: Any, name: str, order: tuple[str, ...], old: Any, new: Any
-) -> None:
+def _set_or_remove(graph: InternalGraph, holder: Any, name: str, order: tuple[str, ...], old: Any, new: Any) -> None:
     """Give a module an attribute, or take it away (None). One that comes back gets its place in the `order`."""
     graph._journal.addresses.clear()  # graphs of a shared module may be found by its other path from now on
     if new is None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from megengine.core.errors import GraphError
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import CallMethod, Expr, is_apply_def
@@ -98,34 +97,6 @@ def visits(graph: Any, recursive: bool) -> Iterator[tuple[Expr, Any]]:
 def applied(graph: Any, op: str | None = None) -> ExprFilter:
     """Expressions of a graph, and of those that it enters, that apply the op of that name."""
     return graph.exprs()._keep(lambda e: is_apply_def(e, op))
-
-
-def callees(exprs: Iterable[Expr], kind: str) -> list[str]:
-    """Names of the functions ("function") or methods of tensors ("method") that expressions call."""
-    return [str(name).rpartition(".")[2] for of, name in (expr.callee for expr in exprs) if of == kind]
-
-
-def is_of(what: str, module_cls: Any) -> Callable[[Any], bool]:
-    """Whether a module is one of a class; a traced one is a plain Module, or of the class that it keeps.
-
-    Raises GraphError, which names `what` asks, for anything but a class.
-    """
-    todo = list(module_cls) if isinstance(module_cls, tuple) else [module_cls]
-    for kind in todo:
-        if not isinstance(kind, type):
-            raise GraphError(f"{what}: got {kind!r}; expected a class of modules, as M.Conv2d")
-    is_plain = issubclass(Module, module_cls)
-    kept: set[str] = set()
-    while not is_plain and todo:
-        kind = todo.pop()
-        kept.add(f"{kind.__module__}.{kind.__qualname__}")
-        todo += kind.__subclasses__()
-
-    def fits(module: Any) -> bool:
-        kind = type(module)
-        return is_plain or module._kept_class in kept if issubclass(kind, GraphOwner) else issubclass(kind, module_cls)
-
-    return fits
 
 
 def _called_module(expr: Expr) -> Any:
