@@ -83,11 +83,13 @@ def interpret(
 
 def run_op(expr: Apply, inputs: Sequence[Tensor], sizes: dict[str, int]) -> tuple[Tensor, ...]:
     """The results of one op of a graph; `sizes` are those of its open axes, and lengths that follow are added."""
-    out = apply(expr.op, *inputs, **(at(dict(expr.attrs), sizes) if sizes else expr.attrs))
+    attrs = at(dict(expr.attrs), sizes) if sizes else expr.attrs
+    out = apply(expr.op, *inputs, **attrs)
     made = out if isinstance(out, tuple) else (out,)
     if "count" in expr.attrs:
         note_counts(sizes, [n.spec for n in expr.outputs], [t.shape for t in made])
-    return made
+    listener = hooks.active.get()
+    return made if listener is None else listener.applied(expr, inputs, attrs, made)
 
 
 def run_one(expr: Expr, inputs: Sequence[Any], sizes: dict[str, int]) -> Sequence[Any]:

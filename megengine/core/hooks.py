@@ -39,6 +39,10 @@ class TraceHooks:
     def replays(self, expr: Any) -> None:
         """While a graph runs, the calls that follow are made by this expression of it; None after the run."""
 
+    def applied(self, expr: Any, inputs: Any, attrs: Any, results: Any) -> Any:
+        """A graph that runs has applied this op with these attributes; the result is what the graph goes on with."""
+        return results
+
     def length(self, tensor: Any) -> None:
         """Python reads the length of a tensor's first axis: `len(x)`, `for row in x`."""
 

@@ -171,7 +171,7 @@ WRONG = {
     "a name that is a number": (lambda g: g.rename(g.node("a"), 3), "rename: 'a' to 3; expected a text"),
     "a name that is none": (lambda g: g.rename(g.node("a"), None), "rename: 'a' to None"),
     "renaming a number": (lambda g: g.rename(3, "z"), "node 3 does not belong"),
-    "calls among ops": (lambda g: g.insert_exprs().__enter__(), "is a graph of ops; add them with graph.apply"),
+    "calls among ops": (lambda g: g.insert_exprs().__enter__(), "is a graph of ops; graph.apply adds ops"),
     "a module among ops": (lambda g: g.replace_module(g.node("a"), 3), "a does not read a submodule"),
     "inputs by assignment": (
         lambda g: setattr(g.node("add_out").expr, "inputs", ()),

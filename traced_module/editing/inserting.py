@@ -47,8 +47,8 @@ class Inserter(Builder, hooks.TraceHooks):
     def __init__(self, graph: InternalGraph, place: Expr | None, before: bool) -> None:
         super().__init__(Scope(graph, graph.owner))
         self.anchor = graph._anchor(place if before else None, place)
-        if before and place is not None and place.kind == "Input":
-            self.anchor = graph.first_call
+        if place is not None and place.kind == "Input":
+            self.anchor = graph.first_call  # never between inputs
         self.placed = place is not None
         self.first_id = graph.journal.next_expr
         self.tensors: dict[int, Tensor] = {}  # node -> the tensor that stands for it
@@ -371,7 +371,10 @@ class Insertion:
     def _check(self) -> None:
         """At the call, so that errors are raised there, and once more when the body begins."""
         if not self.graph.of_calls:
-            raise GraphError(f"insert_exprs: {self.graph.name!r} is a graph of ops; add them with graph.apply")
+            raise GraphError(
+                f"insert_exprs: {self.graph.name!r} is a graph of ops; graph.apply adds ops, and "
+                "trace_module(model, *inputs) makes a graph of calls of it, in which functions and layers are inserted"
+            )
         if self.expr is not None:
             check_expr(self.graph, "insert_exprs", self.expr)
 

@@ -87,10 +87,11 @@ class Builder:
         if node is None:
             if self.outsider is not None:
                 self.outsider(value)
+            made_by = self.constants.get(id(value))
             kind = "parameter" if isinstance(value, Parameter) else "tensor"
+            name = f"const_{kind}" if made_by is None or made_by.top_graph.of_calls else made_by.name
             constant = Tensor._wrap(value._storage(), value.dtype, value.device)
-            meta = self.meta(self.constants.get(id(value)))
-            node = self.graph.constant(constant, f"const_{kind}", before=self.anchor, meta=meta)
+            node = self.graph.constant(constant, name, before=self.anchor, meta=self.meta(made_by))
             self.scope.bind(value, node)
         return node
 

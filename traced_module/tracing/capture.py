@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -16,7 +16,7 @@ from megengine.module import Module
 from megengine.module.paths import place_of
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.expressions import add_input, add_self
-from megengine.traced_module.ir.expr import CallFunction, CallMethod, Constant, GetAttr, Input
+from megengine.traced_module.ir.expr import Apply, CallFunction, CallMethod, Constant, GetAttr, Input
 from megengine.traced_module.ir.functions import (
     Arguments,
     arguments_key,
@@ -29,6 +29,7 @@ from megengine.traced_module.ir.functions import (
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.owner import GraphOwner
 from megengine.traced_module.ir.primitives import remove_dead, share_history
 from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import alias, is_leaf_module, result_leaves, untouched
@@ -119,6 +120,19 @@ class ModuleTracer(hooks.TraceHooks):
         self.current.replayed = expr
         if isinstance(expr, Constant):
             self.current.constants[id(expr.value)] = expr
+
+    def applied(self, expr: Apply, inputs: Sequence[Tensor], attrs: Any, results: tuple[Tensor, ...]) -> Any:
+        """An op of a graph that is run is an op of the graph that is made."""
+        builder = self.current
+        nodes = [builder.tensor_node(t) for t in inputs]
+        with hooks.unheard():
+            made = builder.graph.apply(
+                expr.op, *nodes, attrs=attrs, name=expr.name, before=builder.anchor, meta=builder.meta()
+            )
+        fresh = tuple(map(alias, results))
+        for tensor, node in zip(fresh, made if isinstance(made, tuple) else (made,), strict=True):
+            builder.scope.bind(tensor, node)
+        return fresh
 
     def shape(self, tensor: Tensor) -> Any:
         """`tensor.shape` read by the user's code: a tensor, so that it follows the inputs; None if not traced."""
@@ -309,6 +323,10 @@ def _shapes(graph: InternalGraph) -> str:
 
 def _input_names(module: Module, args: tuple, kwargs: dict) -> list[str]:
     """A name for each tensor among the arguments: the parameter's, with an index below it where it nests."""
+    with hooks.unheard():
+        graphs = module.graphs if issubclass(type(module), GraphOwner) else ()
+    if graphs and not graphs[0].of_calls:
+        return [node.name for node in graphs[0].inputs]
     bound = forward_signature(module).bind(*args, **kwargs)
     names = []
     for name, value in bound.arguments.items():
