@@ -64,8 +64,21 @@ class TracedModule(GraphOwner):
 
     def __setattr__(self, name: str, value: Any) -> None:
         old = object.__getattribute__(self, "__dict__").get(name)
+        if holds(value) and not holds(old):
+            self._check_readable(name)
         if not holds(old) or old is value or not methods.assigned(self, name, old, value):
             object.__setattr__(self, name, value)  # its own state is none of the settings that graphs hear of
+
+    def _check_readable(self, name: str) -> None:
+        """A layer or tensor is set: graphs of ops read none."""
+        graphs = object.__getattribute__(self, "__dict__").get("_graphs") or {}
+        graph = next(iter(graphs.values()), None)
+        if graph is not None and not graph.of_calls:
+            raise GraphError(
+                f"{name!r} cannot be set: {graph.name!r} is a graph of ops, which reads no layers and has its weights as "
+                "constants (graph.constant and replace_node change them); trace_module(model, *inputs) makes a graph "
+                "of calls of it, into which layers are inserted"
+            )
 
     def __delattr__(self, name: str) -> None:
         if holds(object.__getattribute__(self, "__dict__").get(name)):

@@ -175,7 +175,7 @@ def insert_of_two(e):
 
 def insert_layer(e):
     node, name = e.node(), e.rng.choice([e.name(), "layer", "inner", "F", "weight"])
-    layer = e.rng.choice(LAYERS)
+    layer = e.rng.choice(LAYERS)()
     layer.eval()
     want = e.mean(Meaning(values={key(node): lambda v, _: layer(layer(v))}))
     graph = node.top_graph

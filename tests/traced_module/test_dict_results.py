@@ -1,11 +1,13 @@
 """Results in dicts: nodes stand by sorted keys as in MegEngine 1.13, and a call gives the module's order."""
 
+import numpy as np
 import pytest
 
 import megengine as mge
 import megengine.module as M
 import megengine.traced_module as tm
 from megengine.core import pytree
+from megengine.traced_module import trace_module
 
 
 class Answers(M.Module):
@@ -72,3 +74,26 @@ def test_files_with_dicts_in_the_order_of_their_keys(tmp_path, monkeypatch):
     for model in (again, again.flatten(), tm.lower(again)):
         assert {k: v.tolist() for k, v in model(x).items()} == {"w": [2, 3], "c": [3, 4]}
     again.graph.lint()
+
+
+@pytest.mark.parametrize("nest", [lambda a, b: {"a": a, "nothing": None, "many": 3}, lambda a, b: (a, None, b)])
+def test_results_that_are_no_tensors_stay_beside_a_new_one(nest, tmp_path):
+    class Net(M.Module):
+        def forward(self, x):
+            return nest(x * 2, x + 1)
+
+    x = mge.tensor(np.arange(3, dtype=np.float32))
+    start = trace_module(Net(), x)
+    model = start.clone()
+    model.graph.add_output_node("mul_out")
+    want = nest(x * 2, x + 1)
+    got = model(x)
+    before, value = (got[:-1], got[-1]) if isinstance(want, tuple) else got
+    assert repr(before) == repr(want)
+    np.testing.assert_array_equal(value.numpy(), [0, 2, 4])
+    model.graph.reset_outputs([None, {"b": model.graph.node("mul_out"), "c": None}])
+    mge.save(model, tmp_path / "net.mgt")
+    again = start.clone()
+    model.edit_log.replay(again)
+    for one in (model, mge.load(tmp_path / "net.mgt"), again):
+        assert repr(one(x)) == repr([None, {"b": x * 2, "c": None}])

@@ -1,4 +1,4 @@
-"""Graphs of ops that are traced, alone or as parts: graphs of calls that hold the ops, which take calls of functions."""
+"""Graphs of ops that are traced, alone or as parts: graphs of calls that hold the ops and take calls."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 import megengine as mge
 import megengine.functional as F
 import megengine.module as M
-from megengine.core.errors import GraphError
+from megengine.core.errors import GraphError, MegEngineError
 from megengine.tensor import tensor
 from megengine.traced_module import lower, optimize, trace_module
 from tests.helpers.written_source import written
@@ -88,3 +88,49 @@ def test_functions_and_layers_are_inserted_into_traced_ops():
 def test_insertion_into_a_graph_of_ops_says_how():
     with pytest.raises(GraphError, match=r"graph of ops; graph\.apply adds ops, .* trace_module\(model, \*inputs\) ma"):
         OPS.graph.insert_exprs()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda m: setattr(m, "fc", M.Linear(16, 3)), "'fc' cannot be set: 'Net' is a graph of ops, .*trace_module"),
+        (lambda m: m.graph.get_function_by_type(F.relu).as_unique(), r"graph of ops \(add, .*expr\.op is the name"),
+        (lambda m: m.graph.get_module_by_type(M.Conv2d).as_unique(), r"graph of ops \(add, .*expr\.op is the name"),
+        (lambda m: m.graph.apply("mul", m.graph.outputs[0], 2.0), r"is a float, .*graph\.constant\(value\) makes one"),
+        (lambda m: conv(m).set_arg("strid", (2, 2)), "has no attribute 'strid'; did you mean 'stride'"),
+        (lambda m: conv(m).set_arg("stride", (1, 2, 3)), "expected 2 integers each"),
+    ],
+)
+def test_what_graphs_of_ops_do_not_take_is_told(edit, message):
+    model = OPS.clone()
+    before = repr(model)
+    with pytest.raises(MegEngineError, match=message):
+        edit(model)
+    assert repr(model) == before
+
+
+def conv(model):
+    return next(e for e in model.graph.exprs() if e.kind == "Apply" and e.op == "conv2d")
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_an_attribute_of_an_op_changes_what_is_behind_it(traced):
+    model = trace_module(OPS, *map(tensor, GIVEN)) if traced else OPS.clone()
+    graph = model.graph
+    graph.keep_edits()
+    start = repr(model)
+    relu = next(e for e in graph.exprs() if e.kind == "Apply" and e.op == "relu").output
+    graph.reset_outputs(relu)
+    graph.compile()
+    conv(model).set_arg("stride", (1, 2))
+    assert relu.spec.shape == (2, 4, 2, 2)
+    full = next(e for e in OPS.graph.exprs() if e.kind == "Apply" and e.op == "relu").output
+    other = OPS.clone()
+    other.graph.reset_outputs(other.graph.node(full.name))
+    want = other(*map(tensor, OTHER)).numpy()[..., ::2]
+    np.testing.assert_allclose(model(*map(tensor, OTHER)).numpy(), want, rtol=1e-6)
+    log, again = model.edit_log, trace_module(OPS, *map(tensor, GIVEN)) if traced else OPS.clone()
+    again.graph.keep_edits()
+    log.replay(again)
+    assert repr(again) == repr(model)
+    assert graph.undo() and graph.undo() and graph.undo() and repr(model) == start

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from megengine.core.errors import ArgumentError, GraphError, MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import infer
@@ -21,7 +23,9 @@ _USING = frozenset(("set_input", "set_inputs", "set_args_kwargs", "use", "argume
 def where_it_stands(graph: InternalGraph, part: Any) -> str:
     """Where a node or expression that a graph does not have stands, and what to do."""
     if not isinstance(part, (Node, Expr)):
-        remedy = "; graph.constant(tensor) makes one" if isinstance(part, Tensor) else ""
+        is_value = isinstance(part, (int, float, np.ndarray))
+        remedy = f"; graph.constant({'value' if is_value else 'tensor'}) makes one"
+        remedy = remedy if is_value or isinstance(part, Tensor) else ""
         if isinstance(part, str):
             remedy = f"; graph.node(path) gives one{'' if is_name(graph, part) else nearest_node(graph, part)}"
         return f"; it is a {type(part).__name__}, expected a part of the graph{remedy}"

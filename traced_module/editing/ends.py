@@ -16,13 +16,14 @@ from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.checking import check_owned
 from megengine.traced_module.editing.expressions import add_input
-from megengine.traced_module.editing.results import callers, set_results, value_in
+from megengine.traced_module.editing.results import callers, set_results, value_in, with_one_more
 from megengine.traced_module.editing.rewiring import set_call
 from megengine.traced_module.ir.expr import Call, Expr
 from megengine.traced_module.ir.functions import arguments_key, flatten_arguments, unflatten_arguments
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.primitives import IN_ANOTHER, assign, drop_former_input, is_among
+from megengine.traced_module.tracing.calls import Static
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
 
@@ -46,12 +47,14 @@ def add_output_node(graph: InternalGraph, node: TensorNode | str, *, through: Ex
     with graph.journal.transaction("add_output_node"):
         value = value_in(graph, node, what="add_output_node", through=through)
         check_owned(graph, "add_output_node", [value])
-        current = _result(graph)
-        graph.reset_outputs((*current, value) if isinstance(current, tuple) else (current, value))
+        set_results(graph, (*graph.outputs, value), with_one_more(graph))
 
 
 def reset_outputs(graph: InternalGraph, outputs: Any) -> None:
     leaves, structure = flatten(outputs)
+    if any(isinstance(leaf, TensorNode) for leaf in leaves):  # None is no value: it is part of the nesting
+        supply = iter([Static(None) if leaf is None else leaf for leaf in leaves])
+        leaves, structure = flatten(unflatten(structure, supply))
     if not leaves or not all(isinstance(n, (TensorNode, str)) for n in leaves):
         check_owned(graph, "reset_outputs", leaves)
         wrong = next((n.name for n in leaves if not isinstance(n, TensorNode)), None)
@@ -88,12 +91,6 @@ def reset_inputs(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str,
 
         _give(calls, arguments_of)
         return inputs
-
-
-def _result(graph: InternalGraph) -> Any:
-    if graph.out_def is not None:
-        return unflatten(graph.out_def, graph.outputs)
-    return graph.outputs[0] if len(graph.outputs) == 1 else tuple(graph.outputs)
 
 
 def _add_input(graph: InternalGraph, name: str, spec: TensorSpec) -> TensorNode:

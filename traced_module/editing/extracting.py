@@ -26,8 +26,9 @@ def extract(graph: InternalGraph, inputs: Values, outputs: Values) -> None:
     Inputs that are still needed stay, in front of the new ones, which have the names of the values. All arguments of a
     module are positional then. It is one step for `undo`.
 
-    The values may be those of submodules, and are given as nodes or by their paths; one needs no list. Calls of the submodules that an
-    input is in are replaced by what they do; outputs are brought out of the others (`graph.value_of`).
+    The values may be those of submodules, and are given as nodes or by their paths; one needs no list. Calls of the
+    submodules that an input is in are replaced by what they do; outputs are brought out of the others
+    (`graph.value_of`).
 
     Raises:
         GraphError: a value is of another graph, is a weight, or both input and output; or an input is not needed.

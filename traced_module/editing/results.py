@@ -47,6 +47,15 @@ def set_results(graph: InternalGraph, leaves: Sequence[TensorNode], structure: T
         _adapt(call, old, leaves, structure)
 
 
+def with_one_more(graph: InternalGraph) -> TreeDef:
+    """The nesting of the results of a graph that returns (what it did, one more value)."""
+    now = graph.out_def
+    if now is None or now.num_leaves != len(graph.outputs):
+        now = LEAF if len(graph.outputs) == 1 else TreeDef(tuple, None, (LEAF,) * len(graph.outputs))
+    parts = now.children if isinstance(now.kind, type) and issubclass(now.kind, tuple) else (now,)
+    return TreeDef(tuple, None, (*parts, LEAF))
+
+
 def callers(graph: InternalGraph) -> list[Call]:
     """Every call that enters a graph, in any graph of the model."""
     if is_of_top(graph):
@@ -164,9 +173,5 @@ def _result_for(call: Call, node: TensorNode) -> TensorNode:
     if isinstance(node.expr, Input):
         return next(argument for argument, n in zip(call.inputs, graph.inputs, strict=True) if n is node)
     if not is_among(node, graph.outputs):
-        now = graph.out_def
-        if now is None or now.num_leaves != len(graph.outputs):
-            now = LEAF if len(graph.outputs) == 1 else TreeDef(tuple, None, (LEAF,) * len(graph.outputs))
-        parts = now.children if now.kind is tuple else (now,)
-        set_results(graph, (*graph.outputs, node), TreeDef(tuple, None, (*parts, LEAF)))
+        set_results(graph, (*graph.outputs, node), with_one_more(graph))
     return next(result for result, n in zip(call.outputs, graph.outputs, strict=True) if n is node)

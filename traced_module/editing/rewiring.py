@@ -178,8 +178,23 @@ def set_call(call: Call, inputs: Sequence[Node], arguments: Arguments) -> None:
     assign(graph, call, "_const_val", arguments[1], IN_ANOTHER)
 
 
-def set_arg(expr: Call, name: str | int, value: Any) -> None:
-    set_arguments(expr, *with_argument(expr, name, expr.top_graph.assignments.latest(value)))
+def set_arg(expr: Call | Apply, name: str | int, value: Any) -> None:
+    if isinstance(expr, Apply):
+        _set_attribute(expr, name, value)
+    else:
+        set_arguments(expr, *with_argument(expr, name, expr.top_graph.assignments.latest(value)))
+
+
+def _set_attribute(expr: Apply, name: Any, value: Any) -> None:
+    """Change one attribute of an applied op; shapes behind it are inferred again."""
+    graph = expr.top_graph
+    check_expr(graph, "set_arg", expr)
+    if name not in expr.attrs:
+        known = nearest(name, expr.attrs) or f"; expected one of {', '.join(expr.attrs) or 'none'}"
+        raise OptionError(f"set_arg: {expr!r} has no attribute {name!r}{known}; operands change by replace_inputs")
+    with graph.journal.transaction("set_arg"):
+        assign(graph, expr, "_attrs", MappingProxyType({**expr.attrs, name: value}))
+        infer_again(graph, [expr])
 
 
 def with_argument(expr: Call, name: str | int, value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -411,6 +411,10 @@ class Apply(Expr):
         "_attrs", Mapping[str, Any], "Attributes of the op: a read-only mapping.", "editing.rewiring.set_attrs"
     )
 
+    def set_arg(self, name: str, val: Any) -> None:
+        """Give the op another value of an attribute; shapes behind it are inferred again."""
+        methods.set_arg(self, name, val)
+
     def described(self) -> str:
         parts = [written(n) for n in self._inputs] + [f"{k}={v}" for k, v in self._attrs.items()]
         return f"{self._op}({', '.join(parts)})"

@@ -86,13 +86,13 @@ class ExprFilter(BaseFilter[Expr]):
         if func is not None and not callable(func):
             raise GraphError(f"call_function: got {func!r}; expected a function, as F.relu")
         wanted = getattr(func, "__name__", "a function")
-        return self._keep(lambda e: is_call_function(e, func), lambda: among(wanted, _callees(self, "function")))
+        return self._keep(lambda e: is_call_function(e, func), lambda: _absent(wanted, "function", self))
 
     def call_method(self, method: str | None) -> ExprFilter:
         """Calls of a method of tensors, or of modules for "__call__"."""
         if method in (None, "__call__"):
             return self._keep(lambda e: isinstance(e, CallMethod) and method in (None, e.method))
-        return self._keep(lambda e: is_call_tensor_method(e, method), lambda: among(method, _callees(self, "method")))
+        return self._keep(lambda e: is_call_tensor_method(e, method), lambda: _absent(method, "method", self))
 
     def expr_id(self, expr_id: int | Sequence[int]) -> ExprFilter:
         return self._by_id(expr_id)
@@ -124,12 +124,25 @@ class NodeFilter(BaseFilter[Node]):
         fits = is_of("type", owner_type)
         modules = [n for n in self if isinstance(n, ModuleNode)]
         wanted = getattr(owner_type, "__name__", "the classes")
-        return NodeFilter(
-            (n for n in modules if fits(n.owner)), lambda: among(wanted, (n._class_name for n in modules))
-        )
+
+        def hint() -> str:
+            return among(wanted, (n._class_name for n in modules)) + _ops(n.expr for n in self)
+
+        return NodeFilter((n for n in modules if fits(n.owner)), hint)
 
     def node_id(self, node_id: int | Sequence[int]) -> NodeFilter:
         return self._by_id(node_id)
+
+
+def _absent(wanted: str, kind: str, exprs: Sequence[Expr]) -> str:
+    """The end of a message that there is no call of a name."""
+    return among(wanted, _callees(exprs, kind)) + _ops(exprs)
+
+
+def _ops(exprs: Iterable[Expr]) -> str:
+    """The end of a message that there is no call: how a graph of ops is searched."""
+    names = sorted(set(_callees(exprs, "op")))
+    return f"; it is a graph of ops ({listed(names)}), of which expr.op is the name" if names else ""
 
 
 def _callees(exprs: Iterable[Expr], kind: str) -> list[str]:
