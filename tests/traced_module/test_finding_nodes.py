@@ -283,3 +283,18 @@ def test_single_expressions_are_interpreted():
         relu.interpret(y, y)
     with pytest.raises(GraphError, match="is given, not computed"):
         inner.inputs[1].expr.interpret()
+
+
+def test_paths_are_those_of_the_copies_in_a_flattened_module():
+    model, flat = MODEL.clone(), MODEL.flatten()
+    for path in ("many.1.relu_out", "many.1.fc_out", "many.1.fc", "a.fc_out"):
+        node = flat.graph.node(path)
+        assert node.graph is flat.graph
+        if not isinstance(node, ModuleNode):
+            for one in (model, flat):
+                one.set_end_points(path)  # of a shared part the first value
+            np.testing.assert_array_equal(model(x)[0].numpy(), flat(x)[0].numpy())
+    flat.clear_end_points()
+    flat.graph.add_output_node("many.1.relu_out")
+    want = MODEL(x)
+    np.testing.assert_array_equal(flat(x)[1].numpy(), want["q"][1].numpy())

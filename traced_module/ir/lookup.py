@@ -75,7 +75,21 @@ def is_name(graph: Any, name: str) -> bool:
 
 
 def _found(graph: Any, name: str) -> list[Node]:
-    return _at_path(graph, name) or _among(graph.nodes(), name)
+    return _copied(graph, _at_path(graph, name)) or _among(graph.nodes(), name)
+
+
+def _copied(graph: Any, nodes: list[Node]) -> list[Node]:
+    """These nodes; where no call enters their graph, the module was flattened: those that a graph has in their place.
+
+    That is known where it has all values of the same qualname, once each.
+    """
+    source = nodes[0].graph if nodes else graph
+    if source is graph or any(e.top_graph is source for e in graph.exprs()):
+        return nodes
+    alike, here = (
+        [n for n in one.nodes(recursive=False) if n.qualname == nodes[0].qualname] for one in (source, graph)
+    )
+    return [b for a, b in zip(alike, here, strict=True) if a is nodes[0]] if len(alike) == len(here) else nodes
 
 
 def _among(nodes: Iterable[Node], name: str) -> list[Node]:
@@ -137,7 +151,7 @@ def node_named(graphs: Sequence[Any], name: str, first: Any | None = None) -> An
     """
     preferred = graphs if first is None else [first]
     own = [node for graph in preferred if (node := graph._names.get(name)) is not None]
-    candidates = own or [node for graph in preferred[:1] for node in _at_path(graph, name)]
+    candidates = own or [node for graph in preferred[:1] for node in _copied(graph, _at_path(graph, name))]
     if not candidates:
         every = list({id(node): node for graph in graphs for node in graph.nodes()}.values())
         candidates = _among(every, name) or [n for n in every if n.name == name]
