@@ -7,6 +7,7 @@ from typing import Any
 
 import megengine.traced_module as tm
 from megengine.core.errors import ArgumentError, CalibrationError, OptionError
+from megengine.core.files import temporary_file
 from megengine.device import normalize
 from megengine.dispatch.refusal import kinds_named
 from megengine.kernels import cpus
@@ -176,6 +177,13 @@ def _checked(state: Path, config: QuantConfig) -> Path:
     if state.is_dir() or not state.absolute().parent.is_dir():
         wrong = "is a folder" if state.is_dir() else f"lies in no folder: {str(state.parent)!r} does not exist"
         raise OptionError(f"state {str(state)!r} {wrong}; name a file in a folder that exists")
+    try:
+        with temporary_file(state):  # it is first written after a pass over the data, or a block
+            pass
+    except OSError as error:
+        raise OptionError(
+            f"state {str(state)!r}: its folder takes no new file ({error.strerror}); name a file in another one"
+        ) from error
     return state
 
 

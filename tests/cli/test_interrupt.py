@@ -15,6 +15,9 @@ STRIKE = """
 import importlib, os, signal, sys
 module, name = sys.argv[1].split(":")
 home = importlib.import_module(module)
+*path, name = name.split(".")
+for one in path:
+    home = getattr(home, one)
 real = getattr(home, name)
 def struck(*args, **kwargs):
     print("stage reached", flush=True)
@@ -43,6 +46,10 @@ STAGES = [
     ("publish", "os:chmod", PTQ),
     ("inspect", "megengine.cli.inspecting:summary", "inspect MODEL"),
     ("draw", "megengine.traced_module.pictures.drawing:to_svg", "draw MODEL -o out.svg"),
+    ("round in turn", "megengine.quantization.pipeline.sequential:compensated", f"{PTQ} --rounding gptaq"),
+    ("round up or down", "megengine.quantization.pipeline.adaround:_error", f"{PTQ} --rounding adaround"),
+    ("reconstruct", "megengine.quantization.pipeline.reconstruct:_Run._learn", f"{PTQ} --reconstruction 9 --state st"),
+    ("advice", "megengine.quantization.pipeline.advice:_proposals", "analyze MODEL --data data.npy --report out.html"),
     ("specification", "megengine.quantization.checks.verify:specification", "verify QUANTIZED --data data.npy"),
     ("eager", "megengine.quantization.checks.verify:eager", "verify QUANTIZED --data data.npy"),
     ("compile", "megengine.plan:compile", "bench MODEL QUANTIZED"),
@@ -53,7 +60,7 @@ STAGES = [
 @pytest.fixture(scope="module")
 def quantized(run, model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("quantized")
-    np.save(folder / "data.npy", np.random.default_rng(1).standard_normal((4, 3, 16, 16)).astype(np.float32))
+    np.save(folder / "data.npy", np.random.default_rng(1).standard_normal((16, 3, 16, 16)).astype(np.float32))
     assert run("ptq", model, "--data", "data.npy", "-o", "q.mgt", cwd=folder).returncode == 0
     return folder
 

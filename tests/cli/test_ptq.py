@@ -220,6 +220,7 @@ def constants(model):
         ),
         (("--distillation", "1", "--state", "no/a.state"), "lies in no folder: 'no' does not exist"),
         (("--distillation", "1", "--state", "photos"), "state 'photos' is a folder"),
+        (("--distillation", "1", "--state", "/proc/a.state"), "its folder takes no new file ("),
         (("--distillation", "1", "--state", "q.mgt"), "--state 'q.mgt': is the same file as 'q.mgt'"),
     ],
 )
