@@ -34,6 +34,7 @@ CAUSES = {
 WIDE = 4.0  # times the steps that the values need
 EXCESS = 10.0  # times the noise of rounding
 BEYOND = 0.25  # of the range, by which a value has to lie beyond it
+GAIN, GAIN_BOUNDED = 0.1, 3.0  # dB that a fault costs: more where a range leaves out values on purpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +160,19 @@ def diagnose(
     faults = [
         Finding(board.owner(switch.name), cause, text, gain)
         for (switch, cause, text), gain in zip(found, gains, strict=True)
+        if cause == "preprocessing" or gain > (GAIN_BOUNDED if _is_bounded(board, switch) else GAIN)
     ]
-    faults = [one for one in faults if one.cause == "preprocessing" or (one.gain or 0.0) > 0.1]
     faults.sort(key=lambda one: (one.cause != "preprocessing", -(one.gain or 0.0)))
     norms = [] if source is None else [Finding(*one) for one in norm_findings(source, inputs)]
     return (*norms, *faults)
 
 
 Fault = tuple[Switch, str, str]
+
+
+def _is_bounded(board: Switchboard, switch: Switch) -> bool:
+    """True for an edge whose range leaves out values on purpose."""
+    return switch.kind == "activations" and BOUNDED in board.edges[switch.name].meta
 
 
 def _edge_faults(board: Switchboard, edges: dict[str, EdgeSeen]) -> list[Fault]:
@@ -180,8 +186,6 @@ def _edge_faults(board: Switchboard, edges: dict[str, EdgeSeen]) -> list[Fault]:
         made = board.edges[name].inputs[0].expr.inputs[0].expr
         if isinstance(made, Apply) and getattr(made.record.quant, "fixed", None) is not None:
             continue  # a function with a known range
-        if BOUNDED in board.edges[name].meta:
-            continue
         step = needed_step(edge.dtype, *ends[edge.dtype.only_scale, edge.dtype.zero_point])
         allowed = edge.count * step**2 / 12
         if not edge.count or not step:
@@ -191,7 +195,7 @@ def _edge_faults(board: Switchboard, edges: dict[str, EdgeSeen]) -> list[Fault]:
         if edge.noise > EXCESS * allowed and edge.beyond > 0.5 * edge.noise and edge.overshoot > BEYOND:
             cause = "preprocessing" if is_input else "clipping"
             found.append((Switch("activations", name), cause, f"{edge.cut_share:.2%} are cut: {text}"))
-        elif edge.dtype.only_scale > WIDE * step:
+        elif edge.dtype.only_scale > WIDE * step and BOUNDED not in board.edges[name].meta:
             cause = "preprocessing" if is_input else "range"
             text = f"steps are {edge.dtype.only_scale / step:.3g} times as large as needed: {text}"
             found.append((Switch("activations", name), cause, text))

@@ -1,6 +1,7 @@
 """Planted faults are named with layer and cause; healthy networks have none; dangers are seen before conversion."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,20 @@ def test_a_planted_fault_is_named_first(kind, one):
     first = diagnose(planted.exact, planted.rounded, one.data)[0]
     assert (first.layer, first.cause) == (planted.layer, planted.cause), str(first)
     assert first.cause in CAUSES and first.to_json()["text"] in str(first)
+
+
+@pytest.mark.parametrize(("narrower", "found"), [(1, []), (8, [("gate_in", "clipping")])])
+def test_a_function_that_saturates_is_named_where_its_range_is_cut_on_purpose_too(narrower, found):
+    """Ranges of arguments end where functions are flat; one that ends before is a fault."""
+    b = Builder((1, 3, 8, 8))
+    y = b.op("sigmoid", b.conv(b.x, 8, label="gate_in"), label="gate")
+    one = bench.Subject.of("gate", TracedModule.from_graph(b.done(b.conv(y, 4, label="last"))),
+                           [(x,) for x in b.data(8)], [(x,) for x in b.data(2, seed=9)])  # fmt: skip
+    edge = next(e for e in one.model.float_graph.exprs() if getattr(e, "op", "") == "sigmoid").inputs[0].name
+    dtype = one.model.frozen.edges[edge]
+    planted = one.planted("", "", edges={edge: replace(dtype, scale=dtype.only_scale / narrower)})
+    told = diagnose(planted.exact, planted.rounded, one.data)
+    assert [(x.layer, x.cause) for x in told] == found
 
 
 def test_a_batch_norm_with_other_statistics_is_named_by_the_data():
