@@ -45,7 +45,7 @@ class Examples:
         return cls(tuple(map(_array, given)), tuple(map(_array, first)), _LIMITS.get(narrowest, 0.1))
 
     def distance(self, net: TracedModule) -> float:
-        """The largest difference of a real result, as a part of the largest number of that result; 0 without results.
+        """The largest difference of a result, as a part of its largest number; 0 without results.
 
         Results of other shapes (complex ones) are not compared, nor are those of inputs that the network does not have.
         """
@@ -65,12 +65,15 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _away(made: np.ndarray, wanted: np.ndarray) -> float:
-    if made.shape != wanted.shape or wanted.dtype.kind != "f" or not wanted.size:
+    """By how much a real result differs; of numbers that count, and of truth values, the share that differs."""
+    if made.shape != wanted.shape or not wanted.size or wanted.dtype.kind == "c":
         return 0.0
+    if wanted.dtype.kind != "f":
+        return float((made != wanted).mean())
     a, b = made.astype(np.float64), wanted.astype(np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
-    if not finite.any():
-        return 0.0
+    if (np.isnan(a) != np.isnan(b)).any() or not finite.any():
+        return float((np.isnan(a) != np.isnan(b)).mean())
     return float(np.abs(a - b)[finite].max() / max(np.abs(b[finite]).max(), _NOISE))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from megengine.convert.torch_complex import in_real_parts
+from megengine.convert.torch_linalg import linalg_decompositions
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -102,7 +103,12 @@ def _decompositions(torch: Any) -> Table:
             NotImplemented if training else torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
         ),
         aten.hypot.default: lambda a, b: torch.sqrt(a * a + b * b),
-        aten.copysign.Tensor: lambda a, b: torch.where(b < 0, -a.abs(), a.abs()),
+        aten.signbit.default: lambda x: _is_negative(x),
+        aten.copysign.Tensor: lambda a, b: torch.where(_is_negative(b), -a.abs(), a.abs()),
+        aten.masked_select.default: lambda x, mask: torch.ops.aten.index.Tensor(
+            *(lambda wide, places: (wide, [places]))(*torch.broadcast_tensors(x, mask))
+        ),
+        aten.masked_scatter.default: lambda x, mask, y: _filled_in_turn(torch, x, mask, y),
         aten.searchsorted.Tensor: lambda ends, x, **options: _places(torch, ends, x, **options),
         aten.put.default: lambda x, at, y, accumulate=False: (
             x.flatten().index_put((at.flatten(),), y.flatten(), accumulate).view(x.shape)
@@ -113,7 +119,7 @@ def _decompositions(torch: Any) -> Table:
             include_self=include_self,
         ),
     }  # fmt: skip
-    return {**table, **torch._decomp.get_decompositions([aten.lstm.input])}
+    return {**table, **linalg_decompositions(torch), **torch._decomp.get_decompositions([aten.lstm.input])}
 
 
 def _by_wide_places(torch: Any, x: Any, at: Sequence[Any]) -> Any:
@@ -123,6 +129,18 @@ def _by_wide_places(torch: Any, x: Any, at: Sequence[Any]) -> Any:
         return NotImplemented
     wide = [one if one is None or one.dtype is torch.bool else one.long() for one in at]
     return torch.ops.aten.index.Tensor(x, wide)
+
+
+def _is_negative(x: Any) -> Any:
+    """Of zeros, too."""
+    return (x < 0) | ((x == 0) & (1 / x < 0)) if x.is_floating_point() else x < 0
+
+
+def _filled_in_turn(torch: Any, x: Any, mask: Any, y: Any) -> Any:
+    """The masked places take the elements of y one after the other."""
+    x, mask = torch.broadcast_tensors(x, mask)
+    turn = (mask.flatten().long().cumsum(0) - 1).clamp(min=0, max=y.numel() - 1)
+    return torch.where(mask, y.flatten()[turn].view(x.shape), x)
 
 
 def _distances(torch: Any, a: Any, b: Any, p: float) -> Any:
