@@ -23,6 +23,15 @@ def multiplier(s_x: Any, s_w: Any, s_y: Any) -> np.ndarray:
     return (f32(s_x) * np.asarray(s_w, f32)) / f32(s_y)
 
 
+def product_multiplier(s_a: Any, s_r: Any, s_y: Any) -> float:
+    """m of a product of two computed tensors: `multiplier`, but at least the smallest normal number.
+
+    Values of dead branches are so small that the product of their scales is no float32 number; m times the largest sum is
+    still no part of a step then.
+    """
+    return float(np.maximum(multiplier(s_a, s_r, s_y), np.finfo(f32).tiny))
+
+
 def int_bias(bias: np.ndarray, s_x: Any, s_w: Any) -> np.ndarray:
     """Bias in accumulator units: rint(bias / (s_x * s_w)), whole numbers in float64, which int32 may not hold."""
     return np.rint(np.asarray(bias, np.float64) / (np.float64(f32(s_x)) * np.asarray(s_w, f32).astype(np.float64)))

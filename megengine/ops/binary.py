@@ -208,7 +208,7 @@ def _difference(a: QuantizedDType, b: QuantizedDType, y: QuantizedDType) -> dict
 
 
 def _factor(a: QuantizedDType, b: QuantizedDType, y: QuantizedDType) -> dict[str, float]:
-    return {"m": float(integer.multiplier(a.scale, b.scale, y.scale)), **integer.ends(y)}
+    return {"m": integer.product_multiplier(a.scale, b.scale, y.scale), **integer.ends(y)}
 
 
 def _pair(op: str, constants: Callable[..., dict[str, float]] = _ratios, kind: str = "pair") -> QuantRule:

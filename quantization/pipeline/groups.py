@@ -12,7 +12,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.sizes import is_open
 from megengine.dispatch import JOINS_INTEGERS, NO_RULE, QuantRule, apply
-from megengine.kernels.reference.integer import ends, multiplier
+from megengine.kernels.reference.integer import ends, product_multiplier
 from megengine.quantization.pipeline.match import is_bias, is_product
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -169,7 +169,7 @@ def _product_rule(factor: float) -> QuantRule:
 
     def constants(a: QuantizedDType, b: QuantizedDType, y: QuantizedDType | None) -> dict[str, float]:
         s_a = np.float32(a.only_scale * factor)
-        return {"m": float(multiplier(s_a, b.scale, 1.0 if y is None else y.scale)), **ends(y)}
+        return {"m": product_multiplier(s_a, b.scale, 1.0 if y is None else y.scale), **ends(y)}
 
     return QuantRule("product", "qmatmul", constants)
 

@@ -1,7 +1,7 @@
 """Values that integers cannot hold or pass on as they stand: parts without elements, readers with several results."""
 
 from megengine.quantization import quantize_model, verify
-from tests.helpers.quant_nets import Builder, checked, run, sqnr
+from tests.helpers.quant_nets import Builder, checked, ops, run, sqnr
 
 PLAIN = {"transpose_a": False, "transpose_b": False}
 
@@ -26,3 +26,14 @@ def test_a_product_whose_only_reader_has_two_results():
     x = b.data(1, seed=9)[0]
     assert model.report.integer_layers == 1 and verify(model, [x]).exact
     assert sqnr(run(graph, x)[0], model(x).numpy()) > 25
+
+
+def test_products_of_values_that_vanish():
+    """A dead branch: the product of its two scales is no float32 number."""
+    b = Builder((2, 6, 8))
+    tiny = b.op("matmul", b.x, b.constant((8, 6), 1e-25), **PLAIN, label="dead")
+    product = b.op("matmul", tiny, tiny, transpose_a=False, transpose_b=True, label="scores")
+    gate = b.op("matmul", b.x, b.constant((8, 6), 1e-25), **PLAIN, label="gate")
+    y = b.op("add", b.op("mul", product, gate, label="gated"), b.op("matmul", b.x, b.constant((8, 6)), **PLAIN))
+    model = checked(b, b.done(b.op("matmul", y, b.constant((6, 5)), **PLAIN)), least=25)
+    assert {"qmatmul", "qmul"} <= set(ops(model.integer_graph)) and not model.report.floating
