@@ -125,3 +125,46 @@ def test_text_that_is_damaged_is_refused(where):
     content = with_text(where, "some-text")
     with pytest.raises(FileFormatError, match="a name in it is not valid text; the file is damaged"):
         load(content.replace(b"some-text", b"some\xfftext"))
+
+
+LONG = np.ones(100_000, np.float32)
+GROWING = {
+    "an outer product": ("MatMul", {}, [LONG[:, None], LONG[None]]),
+    "an outer choice": ("Where", {}, [np.array([True]), LONG[:, None], LONG[None]]),
+    "a row many times": ("Gather", {}, [LONG[None], np.zeros(LONG.size, np.int64)]),
+    "far strides": ("ConvTranspose", {"strides": [1 << 18] * 2}, [np.ones((1, 1, 2, 2), np.float32)] * 2),
+    "a wide border": ("Conv", {"pads": [1 << 16] * 4}, [np.ones((1, 1, 2, 2), np.float32)] * 2),
+    "a long window": ("HannWindow", {}, [np.array(1 << 33)]),
+    "one tensor many times": ("Concat", {"axis": 0}, [LONG] * 3000),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_constants_that_few_stored_numbers_make_are_refused(name):
+    op_type, attrs, values = GROWING[name]
+    names = {id(value): f"w{id(value)}" for value in values}
+    tensors = [stored(names[key], value) for key, value in {id(v): v for v in values}.items()]
+    nodes = [
+        helper.make_node(op_type, [names[id(v)] for v in values], ["c"], "bomb", **attrs),
+        node("ReduceSum", "c", "s", keepdims=0),
+        node("Add", "x s", "y"),
+    ]
+    with pytest.raises(FileFormatError, match=f"{op_type} node 'bomb': makes a constant of [0-9]+ values; at most"):
+        load(model(nodes, tensors))
+
+
+def test_the_number_of_parts_is_that_of_the_results():
+    """A number that is damaged would be a loop without an end."""
+    parts = helper.make_node("Split", ["x"], ["y", "z"], "cut", num_outputs=1 << 40)
+    made = model([parts])
+    made.opset_import[0].version = 18
+    with pytest.raises(FileFormatError, match="Split node 'cut': num_outputs is 1099511627776; it has 2 outputs"):
+        load(made)
+
+
+def test_a_tensor_becomes_no_sequence_without_an_end():
+    nodes = [helper.make_node("SplitToSequence", ["x"], ["s"], "cut", axis=0), node("SequenceAt", "s i", "y")]
+    made = model(nodes, [stored("i", np.int64(0))])
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1 << 20
+    with pytest.raises(FileFormatError, match="parts of 1 of an axis of 1048576; at most 10000 parts are accepted"):
+        load(made)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 # stored integers stay integers; random numbers are the same at every import
 KEPT = ("DequantizeLinear", "Bernoulli", "Multinomial", "Dropout")
+# their results have at most as many values as their inputs together, or as there are pairs of them
+BOUNDED = ("Add", "Cast", "Concat", "Div", "Equal", "Gather", "Mul", "Reshape", "Shape", "Slice", "Squeeze", "Sub")
+BOUNDED += ("Transpose", "Unsqueeze", "Where")
+LENGTHS = 64  # most numbers of an input that may be lengths
 MAX_VALUES = 1 << 28  # most values of a folded constant: a few bytes of a file must not fill the memory
 
 
@@ -41,7 +45,6 @@ def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) ->
     runs_graphs = any(attribute.HasField("g") for attribute in node.attribute)
     if node.domain not in ("", "ai.onnx") or node.op_type.startswith(("Random", *KEPT)) or runs_graphs:
         return None
-    _check_growth(node, inputs)
     present = {name: value for name, value in zip(node.input, inputs, strict=True) if name and value is not None}
     graph = onnx.helper.make_graph(
         [node],
@@ -50,6 +53,8 @@ def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) ->
         [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    _check_growth(node, inputs)
+    _check_size(model, present)
     try:
         made = ReferenceEvaluator(model).run(None, present)
     except Exception:  # whatever is wrong with the node, the rule of its operator says it better
@@ -57,6 +62,37 @@ def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) ->
     if any(value is None or isinstance(value, list) for value in made):  # sequences and optional values have rules
         return None
     return [np.asarray(value) for value in made]
+
+
+def _check_size(model: "onnx.ModelProto", inputs: dict[str, np.ndarray]) -> None:
+    """Refuse a node whose results are too large by the shapes that ONNX infers for its inputs."""
+    import onnx
+
+    (node,) = model.graph.node
+    sizes = [value.size for value in inputs.values()]
+    if node.op_type in BOUNDED and len(node.input) * max(sizes, default=0) + math.prod(sizes) <= MAX_VALUES:
+        return
+    typed = onnx.ModelProto()
+    typed.CopyFrom(model)
+    for item, value in zip(typed.graph.input, inputs.values(), strict=True):
+        kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+        item.CopyFrom(onnx.helper.make_tensor_value_info(item.name, kind, value.shape))
+        if value.size <= LENGTHS:
+            typed.graph.initializer.append(onnx.numpy_helper.from_array(value, item.name))
+    try:
+        results = onnx.shape_inference.infer_shapes(typed).graph.output
+    except Exception:  # the rule of its operator says what is wrong
+        return
+    for item in results:
+        if (count := math.prod(dim.dim_value or 1 for dim in item.type.tensor_type.shape.dim)) > MAX_VALUES:
+            raise _too_large(node, count)
+
+
+def _too_large(node: "onnx.NodeProto", count: float) -> FileFormatError:
+    return FileFormatError(
+        f"{node.op_type} node {node.name!r}: makes a constant of {counted(count, 'value', spec='.0f')}; "
+        f"at most {MAX_VALUES} are accepted"
+    )
 
 
 def _check_growth(node: "onnx.NodeProto", inputs: list[np.ndarray | None]) -> None:
@@ -79,7 +115,4 @@ def _check_growth(node: "onnx.NodeProto", inputs: list[np.ndarray | None]) -> No
         start, limit, delta = (float(value.reshape(-1)[0]) for value in inputs if value is not None)
         count = abs((limit - start) / delta) if delta else math.inf
     if count > MAX_VALUES:
-        raise FileFormatError(
-            f"{node.op_type} node {node.name!r}: makes a constant of {counted(count, 'value', spec='.0f')}; "
-            f"at most {MAX_VALUES} are accepted"
-        )
+        raise _too_large(node, count)

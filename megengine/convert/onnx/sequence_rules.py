@@ -28,6 +28,8 @@ def _place(node: OnnxNode, index: int, count: int) -> int:
         raise node.fail(f"position {at} does not exist in a sequence of {counted(count, 'value')}")
     return at + count if at < 0 else at
 
+MOST_PARTS = 10_000  # of a tensor as a sequence
+
 
 @rule("SequenceConstruct")
 def construct(node: OnnxNode, *values: Value) -> Group:
@@ -116,6 +118,8 @@ def split(node: OnnxNode, x: Value, sizes: Value | None = None) -> Group:
         step = 1 if given is None else int(given)
         if step < 1:
             raise node.fail(f"split is {step}; expected at least 1")
+        if -(-int(total) // step) > MOST_PARTS:
+            raise node.fail(f"parts of {step} of an axis of {total}; at most {MOST_PARTS} parts are accepted")
         lengths = [min(step, total - start) for start in range(0, total, step)]
     else:
         lengths = [int(n) for n in given]

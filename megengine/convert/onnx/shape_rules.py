@@ -111,7 +111,9 @@ def split(node: OnnxNode, x: Value) -> tuple[Value, ...]:
     axis = node.axis(int(node.attr("axis", 0)), len(shape))
     sizes = node.ints("split") if node.opset < 13 else node.const_ints(1, "split")
     if sizes is None:
-        parts = int(node.attr("num_outputs", len(node.outputs)))
+        parts = len(node.outputs)
+        if int(node.attr("num_outputs", parts)) != parts:
+            raise node.fail(f"num_outputs is {node.attr('num_outputs')}; it has {counted(parts, 'output')}")
         step = -(-shape[axis] // parts)
         sizes = tuple(least(step, shape[axis] - step * i) for i in range(parts))
     if int(sum(sizes)) != int(shape[axis]) or min(sizes) < 0 or len(sizes) < len(node.outputs):
