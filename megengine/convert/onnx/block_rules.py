@@ -5,6 +5,7 @@ import numpy as np
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
 from megengine.convert.onnx.operators import like
 from megengine.core.dtype import storage_of
+from megengine.core.errors import brief
 from megengine.traced_module.ir.node import TensorNode
 
 _BITS = (2, 4, 8)
@@ -12,7 +13,10 @@ _BITS = (2, 4, 8)
 
 @rule("com.microsoft::MatMulNBits")
 def product_with_blocks(node: OnnxNode, x: Value, *more: Value | None) -> Value:
-    """The product with a stored matrix, whose columns lie row by row: [out, in], packed from the lowest bits on."""
+    """The product with a stored matrix, whose columns lie row by row: [out, in], packed from the lowest bits on.
+
+    g_idx says to which block a column belongs, where these do not follow each other.
+    """
     packed, scales, zeros, blocks_of, bias = (*_stored(node, more), *(None,) * 5)[:5]
     if packed is None or scales is None:
         raise node.fail("its weight or its scales are missing")
@@ -29,9 +33,9 @@ def product_with_blocks(node: OnnxNode, x: Value, *more: Value | None) -> Value:
         raise node.fail(
             f"weight {packed.shape} and scales {scales.shape} hold no matrix ({width}, {depth}) in blocks of {block}"
         )
-    at = np.arange(depth) // block
-    if blocks_of is not None and not np.array_equal(blocks_of, at):
-        raise node.fail("its columns are in the order of g_idx; expected blocks of columns that follow each other")
+    at = np.arange(depth) // block if blocks_of is None else blocks_of.reshape(-1)[:depth]
+    if at.size < depth or at.min() < 0 or at.max() >= blocks:
+        raise node.fail(f"g_idx names the block of each of {depth} columns, from 0 to {blocks - 1}; got {brief(at)}")
     offset = _offsets(node, zeros, bits, width, blocks)
     steps = scales.astype(np.float32).reshape(width, blocks)
     real = (whole[:, :depth] - offset[:, at]) * steps[:, at]
