@@ -15,8 +15,9 @@ from megengine.ops.recurrent import recurrent_attrs
 from megengine.ops.shape import reshaped
 from megengine.quantization import quantize_model, verify
 from megengine.tensor import Parameter, tensor
-from megengine.traced_module import interpret, lower, open_batch, trace_module
+from megengine.traced_module import InternalGraph, interpret, lower, open_batch, trace_module
 from megengine.traced_module.editing.expressions import add_input
+from megengine.traced_module.opening import resizing
 from tests.helpers.quant_nets import Builder
 
 ROWS = np.random.default_rng(0).standard_normal((5, 3, 8, 8)).astype(np.float32)
@@ -279,3 +280,22 @@ def test_what_a_batch_of_one_leaves_open_is_said():
     with pytest.raises(ShapeError, match="does not take another batch") as caught:
         open_batch(graph)
     assert "with a batch of two or more" in str(caught.value.__notes__)
+
+
+@pytest.mark.parametrize(("constants", "tried"), [(2, 3), (4, 15), (5, 1), (30, 1)])
+def test_subsets_of_repeated_operands_are_tried_where_they_are_few(constants, tried, monkeypatch):
+    """Thirty have 2**30 subsets."""
+    graph = InternalGraph("net")
+    x = add_input(graph, "x", TensorSpec((2, 3), np.float32))
+    stored = [graph.constant(np.zeros((2, 1), np.float32)) for _ in range(constants)]
+    expr = graph.apply("concat", x, *stored, attrs={"axis": 1}).expr
+    old = [node.shape for node in expr.inputs]
+    asked = []
+
+    def refuse(*given):
+        asked.append(given)
+        raise ShapeError("no operands fit")
+
+    monkeypatch.setattr(resizing, "infer", refuse)
+    assert resizing._repeats(expr, [TensorSpec((6, 3), np.float32), *(node.spec for node in stored)], old) == {}
+    assert len(asked) == tried
