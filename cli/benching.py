@@ -5,6 +5,7 @@ import numpy as np
 
 from megengine import plan
 from megengine.cli.app import common, examples
+from megengine.cli.choices import FILE
 from megengine.cli.measuring import interleaved, with_integers
 from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output
@@ -22,7 +23,7 @@ from megengine.traced_module import TracedModule
         "bench net.onnx q.mgt --threads 2 --rounds 100 --json",
     )
 )
-@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.argument("models", type=FILE, nargs=-1, required=True, metavar="MODEL...")
 @data_option(required=False)
 @preprocess_option
 @click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True)

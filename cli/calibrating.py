@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from megengine.cli.app import common, examples
+from megengine.cli.choices import FILE
 from megengine.cli.images import recipe_files
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
@@ -33,7 +34,7 @@ from megengine.traced_module import lower
         "calibrate net.onnx --data photos --preprocess imagenet -o net.stats --workers 2",
     )
 )
-@click.argument("model")
+@click.argument("model", type=FILE)
 @data_option(required=True)
 @preprocess_option
 @samples_option

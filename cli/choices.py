@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from megengine.core.errors import nearest
 
@@ -19,9 +20,28 @@ class Choice(click.Choice[str]):
 class Number(click.FloatRange):
     """`click.FloatRange` without NaN and infinity."""
 
+    name = "number"
+
+    def _describe_range(self) -> str:
+        """What the help says of the limits; click writes `x<=None` where there are none."""
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number. Raises click.BadParameter for others."""
         found = super().convert(value, param, ctx)
         if not math.isfinite(found):
             self.fail(f"{found} is no finite number.", param, ctx)
         return found
+
+
+class File(click.types.StringParamType):
+    """Text that names a file or folder, among other things: shells complete it so."""
+
+    name = "file"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """What a shell is told to look for."""
+        return [CompletionItem(incomplete, type="file")]
+
+
+FILE = File()

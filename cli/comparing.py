@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from megengine.cli.app import EXIT_BAD, EXIT_USAGE, common, examples
+from megengine.cli.choices import FILE
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
@@ -27,7 +28,7 @@ KINDS = {".svg": "a picture", ".html": "a page", ".json": "all fields", ".txt": 
         "lint net.tm --json",
     )
 )
-@click.argument("model")
+@click.argument("model", type=FILE)
 @shape_option
 @common
 def lint(model: str, shapes: InputChoices, out: Output) -> None:
@@ -50,8 +51,8 @@ def lint(model: str, shapes: InputChoices, out: Output) -> None:
         "diff net.tm fused.tm -o fused.html",
     )
 )
-@click.argument("old")
-@click.argument("new")
+@click.argument("old", type=FILE)
+@click.argument("new", type=FILE)
 @path_option("-o", "--output", help=".svg, .html, .json or .txt file to write.")
 @overwrite_option
 @shape_option

@@ -8,7 +8,7 @@ import click
 from megengine.cli import images
 from megengine.cli.app import common, examples
 from megengine.cli.benching import random_inputs
-from megengine.cli.choices import Choice
+from megengine.cli.choices import FILE, Choice
 from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
@@ -27,7 +27,7 @@ _TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 @click.command(
     epilog=examples("convert net.onnx --to bf16 -o half.mgt", "convert net.tm --to fp16 --half-ends -o half.onnx")
 )
-@click.argument("model")
+@click.argument("model", type=FILE)
 @click.option("--to", "kind", type=Choice([*_TYPES]), required=True, help="Type of weights and values.")
 @path_option("-o", "--output", required=True, help="Model to write: .mgt or .onnx.")
 @click.option("--half-ends", is_flag=True, help="Inputs and results have the type too; else they stay float32.")

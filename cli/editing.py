@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from megengine.cli.app import common, examples
+from megengine.cli.choices import FILE
 from megengine.cli.edit_options import EDIT_OPTIONS, EditOption, Session, take
 from megengine.cli.inspecting import interface
 from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, shape_option
@@ -91,7 +92,7 @@ EXAMPLES = (
 
 
 @click.command(cls=InOrder, epilog=examples(*EXAMPLES))
-@click.argument("model")
+@click.argument("model", type=FILE)
 @path_option("-o", "--output", help=".mgt, .tm, .onnx or .py file to write.")
 @overwrite_option
 @click.option("--flatten", is_flag=True, help="Before all: put the calls of submodules in the place of their calls.")

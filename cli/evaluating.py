@@ -11,6 +11,7 @@ import numpy as np
 from megengine import plan
 from megengine.cli import images, pages
 from megengine.cli.app import common, examples
+from megengine.cli.choices import FILE
 from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.labels import labels_of
 from megengine.cli.models import InputChoices, load_models, shape_option
@@ -26,12 +27,13 @@ MOST = 20  # differing samples that --json lists for a model
 
 
 @click.command(epilog=examples("evaluate net.onnx q.mgt --data x.npy", "evaluate net.onnx q.mgt --data x.npy --json"))
-@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.argument("models", type=FILE, nargs=-1, required=True, metavar="MODEL...")
 @data_option(required=True)
 @preprocess_option
 @samples_option
 @click.option(
     "--labels",
+    type=FILE,
     metavar="FILE",
     help="The classes of the samples: .npy, or .txt / .csv with a line for each sample (or each picture: its path, a "
     "comma, its class); spaces separate classes that are all right. Or the word folders: pictures lie in a folder for "

@@ -8,7 +8,7 @@ import click
 
 from megengine.cli import records
 from megengine.cli.app import common, examples
-from megengine.cli.choices import Choice
+from megengine.cli.choices import FILE, Choice
 from megengine.cli.editing import KINDS, weights_of, write_model
 from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix
@@ -29,7 +29,7 @@ _HELD = {
         "export net.mgt -o net.onnx --opset 18", "export q.mgt -o q.onnx --form qdq", "export q.mgt -o q.py"
     )
 )
-@click.argument("source", metavar="MODEL")
+@click.argument("source", type=FILE, metavar="MODEL")
 @path_option("-o", "--output", required=True, help="File to write: .onnx, .mgt, .tm or .py.")
 @click.option(
     "--form",
@@ -40,8 +40,8 @@ _HELD = {
     "made again of the float network and the data, which are compared with the digests in MODEL.",
 )
 @click.option("--opset", type=click.IntRange(13), help="Of ONNX, 13 to the newest.  [default: what the network needs]")
-@click.option("--model", help="For --form qdq: where the float network is now.  [default: where it was]")
-@click.option("--data", help="For --form qdq: where the data is now.  [default: where it was]")
+@click.option("--model", type=FILE, help="For --form qdq: where the float network is now.  [default: where it was]")
+@click.option("--data", type=FILE, help="For --form qdq: where the data is now.  [default: where it was]")
 @graph_option
 @overwrite_option
 @shape_option

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from megengine.cli.app import common, examples
-from megengine.cli.choices import Choice
+from megengine.cli.choices import FILE, Choice
 from megengine.cli.images import METADATA, from_metadata
 from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
@@ -73,7 +73,7 @@ def lengths(shape: Sequence[int]) -> list[int | str]:
 
 
 @click.command(epilog=examples("inspect net.onnx", "inspect net.tm --calls --find 'conv*' --json"))
-@click.argument("model")
+@click.argument("model", type=FILE)
 @click.option("--calls", is_flag=True, help="List the calls as the model makes them, submodules opened, not ops.")
 @click.option("--find", metavar="PATTERN", help="List only layers with this name, path, module or op; * is anything.")
 @graph_option
@@ -153,7 +153,7 @@ ENGINES = ("own", "dot", "neato", "fdp", "sfdp", "circo", "twopi")  # our layout
         "draw net.onnx -o net.html", "draw net.tm -o net.png --depth 1", "draw net.tm -o stage.html --module layer1"
     )
 )
-@click.argument("model")
+@click.argument("model", type=FILE)
 @path_option("-o", "--output", required=True, help=f"File to write: {', '.join(KINDS)}.")
 @click.option("--ops", is_flag=True, help="Draw the ops that the model runs, not the calls that it makes.")
 @click.option("--module", "path", metavar="PATH", help="Draw only one path: layer1.0, 'layer*.conv1', a value's name.")

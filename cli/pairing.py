@@ -7,6 +7,7 @@ import click
 
 from megengine.cli import images, pages
 from megengine.cli.app import common, examples
+from megengine.cli.choices import FILE
 from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output, check_suffix, output_file, ratio_cell
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
@@ -17,8 +18,8 @@ ROWS = 12
 
 
 @click.command(epilog=examples("compare net.onnx q.mgt --data x.npy", "compare net.onnx q.mgt --data x.npy --json"))
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
+@click.argument("first", type=FILE, metavar="A")
+@click.argument("second", type=FILE, metavar="B")
 @data_option(required=True)
 @preprocess_option
 @samples_option
@@ -50,7 +51,7 @@ def compare(
         models = load_models((first, second), shapes)
         for name, one in zip((first, second), models, strict=True):
             check_weights(one, name)
-        source = data_of(data, preprocess, samples or 8, models[0], out, {second: models[1]})
+        source = data_of(data, preprocess, samples or 8, models[0], out, {first: models[0], second: models[1]})
         with out.progress("compare", source.reader.count) as bar:
             found = compare_values(models[0].graph, models[1].graph, source.reader, progress=bar.show)
         runs, line = pages.runs_of(zip((first, second), models, strict=True)), pages.compared(found)

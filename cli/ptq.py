@@ -14,7 +14,7 @@ import numpy as np
 
 from megengine.cli import images, quantizing, records, report
 from megengine.cli.app import HOLDER, common, examples
-from megengine.cli.choices import Choice, Number
+from megengine.cli.choices import FILE, Choice, Number
 from megengine.cli.measuring import measured
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, kept_after_interrupt, output_file, ratio_cell
@@ -51,6 +51,7 @@ def data_option(*, required: bool) -> Any:
     """`--data`."""
     return click.option(
         "--data",
+        type=FILE,
         required=required,
         help="A folder of pictures, a .npy or .npz file (samples along the first axis), or module.py:function.",
     )
@@ -58,6 +59,7 @@ def data_option(*, required: bool) -> Any:
 
 preprocess_option = click.option(
     "--preprocess",
+    type=FILE,
     default=None,
     metavar="RECIPE",
     help=f"For pictures: a preset ({', '.join(images.PRESETS)}), a .json file, or preset,key=value,... "
@@ -171,7 +173,7 @@ _LAYERS = (
         "ptq net.onnx --plan-only --rule 'op:conv2d=w8a16'",
     )
 )
-@click.argument("model")
+@click.argument("model", type=FILE)
 @data_option(required=False)
 @preprocess_option
 @samples_option
@@ -246,7 +248,9 @@ _LAYERS = (
 @click.option(
     "--plan-only", is_flag=True, help="Say what becomes of each layer, and end; needs no --data and --output."
 )
-@click.option("--statistics", metavar="FILE", help="Ranges from this file of `calibrate`; --data scores the result.")
+@click.option(
+    "--statistics", type=FILE, metavar="FILE", help="Ranges from this file of `calibrate`; --data scores the result."
+)
 @path_option(
     "--state",
     help="Keep the training of --distillation here after each pass, or that of --reconstruction after each block; the "

@@ -11,7 +11,7 @@ import numpy as np
 
 from megengine.cli import images, records
 from megengine.cli.app import common, examples
-from megengine.cli.choices import Choice, Number
+from megengine.cli.choices import FILE, Choice, Number
 from megengine.cli.labels import labels_of
 from megengine.cli.made_pages import Made, made_page
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
@@ -105,10 +105,11 @@ class Labelled:
         "qat net.onnx --data photos --preprocess imagenet --method lsq --epochs 1 -o q.mgt",
     )
 )
-@click.argument("model")
+@click.argument("model", type=FILE)
 @data_option(required=True)
 @click.option(
     "--labels",
+    type=FILE,
     help="A .npy file or a text file with a number a sample; 'folders': the folder of each picture is its class. "
     "Without labels, the float network's results are learnt.",
 )

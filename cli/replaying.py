@@ -9,6 +9,7 @@ import click
 
 from megengine.cli import recipes, records
 from megengine.cli.app import COMMANDS, FailedError, common, examples, group
+from megengine.cli.choices import FILE
 from megengine.cli.models import load_model
 from megengine.cli.output import Output, check_suffix, check_writable
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
@@ -18,11 +19,13 @@ _KINDS = {".mgt": "our format", ".onnx": "QDQ for other runtimes"}
 
 
 @click.command(epilog=examples("replay q.mgt -o again.mgt", "replay q.mgt -o again.mgt --data photos"))
-@click.argument("result")
+@click.argument("result", type=FILE)
 @path_option("-o", "--output", required=True, help="Model to write, of the same kind as RESULT.")
-@click.option("--model", help="Where the float model is now.  [default: where it was]")
-@click.option("--data", help="Where the data is now.  [default: where it was]")
-@click.option("--labels", help="Where the labels are now, in the order of the data.  [default: where they were]")
+@click.option("--model", type=FILE, help="Where the float model is now.  [default: where it was]")
+@click.option("--data", type=FILE, help="Where the data is now.  [default: where it was]")
+@click.option(
+    "--labels", type=FILE, help="Where the labels are now, in the order of the data.  [default: where they were]"
+)
 @click.option("--workers", type=click.IntRange(1), help="Processes that calibrate, where the command has them.")
 @overwrite_option
 @common

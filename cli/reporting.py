@@ -10,6 +10,7 @@ import click
 
 from megengine.cli import images, pages, recipes, records
 from megengine.cli.app import common, examples
+from megengine.cli.choices import FILE
 from megengine.cli.made_pages import COMPARED, Made, made_page
 from megengine.cli.measuring import with_integers
 from megengine.cli.models import (
@@ -36,9 +37,9 @@ HELD = 16  # samples that are looked at where no record says how many score
 
 
 @click.command(epilog=examples("report q.mgt -o q.html", "report q.onnx --model net.onnx --data x.npy -o q.html"))
-@click.argument("result")
+@click.argument("result", type=FILE)
 @path_option("-o", "--output", required=True, help="Page to write: .html.")
-@click.option("--model", help="The float network.  [default: that which RESULT was made from]")
+@click.option("--model", type=FILE, help="The float network.  [default: that which RESULT was made from]")
 @data_option(required=False)
 @preprocess_option
 @samples_option

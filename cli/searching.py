@@ -8,7 +8,7 @@ import click
 
 from megengine.cli import frontier, images, records
 from megengine.cli.app import FailedError, common, examples
-from megengine.cli.choices import Choice, Number
+from megengine.cli.choices import FILE, Choice, Number
 from megengine.cli.made_pages import Made, made_page
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, check_writable, kept_after_interrupt
@@ -44,7 +44,7 @@ JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a fe
         "search net.onnx --data x.npy -o best.mgt --max-mb 2.5 --min-agreement 0.5",
     )
 )
-@click.argument("model")
+@click.argument("model", type=FILE)
 @data_option(required=True)
 @preprocess_option
 @samples_option
@@ -69,6 +69,7 @@ JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a fe
 @path_option("--report", "report_path", help="Write a self-contained .html report of the best network too.")
 @click.option(
     "--latency-table",
+    type=FILE,
     metavar="FILE",
     help="Times of a device, .csv or .json with op, shape, bits, ms; by it networks are timed, not by measuring.",
 )

@@ -5,6 +5,7 @@ import shlex
 import click
 
 from megengine.cli.app import FailedError, common, examples
+from megengine.cli.choices import FILE
 from megengine.cli.measuring import verify_line, with_integers
 from megengine.cli.models import InputChoices, load_model, shape_option
 from megengine.cli.output import Output
@@ -19,7 +20,7 @@ from megengine.quantization.checks import verify as check
         "verify q.mgt --data x.npy --threads 1 --threads 4 --json",
     )
 )
-@click.argument("model")
+@click.argument("model", type=FILE)
 @data_option(required=True)
 @preprocess_option
 @samples_option

@@ -69,7 +69,7 @@ def test_the_quantized_model_stores_the_recipe_and_uses_it(folder):
     said = call("verify", "q.mgt", "--data", "photos", "--threads", "1")
     assert f"prepared as the model says: {recipe}" in said and "exact" in said
     assert "note:" not in said
-    assert f"as the model says: {recipe}" in call("bench", "q.mgt", "q.onnx", "--data", "photos", "--rounds", "1")
+    assert f"as q.mgt says: {recipe}" in call("bench", "q.mgt", "q.onnx", "--data", "photos", "--rounds", "1")
     found = json.loads(call("verify", "q.mgt", "--data", "photos", "--threads", "1", "--json"))
     assert found["preprocess"]["from"] == "the model" and found["preprocess"]["resize"] == "square"
     call("verify", "q.mgt", "--data", "x.npy", "--threads", "1")  # arrays are taken as they are
