@@ -12,7 +12,7 @@ from megengine import plan
 from megengine.cli import images, pages
 from megengine.cli.app import common, examples
 from megengine.cli.choices import FILE
-from megengine.cli.evaluation import Score, logits_of, score
+from megengine.cli.evaluation import Score, score
 from megengine.cli.labels import labels_of
 from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output, cell_text, check_suffix, output_file
@@ -132,7 +132,9 @@ def _logits(compiled: Any, inputs: Any, source: str) -> tuple[np.ndarray, tuple[
     made, about = [], (0, 0)
     for batch, step in inputs:
         results = compiled(*batch)
-        made.append(logits_of(lambda _, first=results[0]: first, [batch[0]]))
+        first = np.asarray(results[0], np.float32)
+        rows = len(batch[0]) if np.shape(first)[:1] == np.shape(batch[0])[:1] else 1  # 1: of a network without a batch
+        made.append(first.reshape(rows, -1))
         about = len(results), np.ndim(results[0])
         step()
     if not made:

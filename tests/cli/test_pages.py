@@ -118,6 +118,24 @@ def test_results_that_are_no_classes_have_no_first_class(tmp_path):
     assert "is no row of classes for each sample; expected (samples, classes)" in said
 
 
+def test_networks_without_a_batch_have_a_result_for_each_run(tmp_path):
+    rng = np.random.default_rng(0)
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])]
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", [8]), ("y", [2]))
+    ]
+    weight = onnx.numpy_helper.from_array(rng.standard_normal((8, 2)).astype(np.float32), "w")
+    graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight])
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "vector.onnx",
+    )
+    np.save(tmp_path / "x.npy", rng.standard_normal((5, 8)).astype(np.float32))
+    words = ("evaluate", tmp_path / "vector.onnx", tmp_path / "vector.onnx", "--data", tmp_path / "x.npy")
+    assert "equal results, on 5 samples" in call(*words)
+
+
 def test_a_picture_with_two_classes_is_refused(tmp_path):
     lines = [f"{i:02}.png,{i % 2}" for i in range(12)]
     (tmp_path / "y.csv").write_text("\n".join([*lines, "03.png,0"]))
