@@ -26,6 +26,12 @@ text { font: 12px system-ui, sans-serif; fill: #333 }
 .kept { fill: #1f77b4; stroke: #fff }
 .base { fill: #f39c12; stroke: #fff }
 .best { fill: none; stroke: #111; stroke-width: 2 }
+.paper { fill: #fff }
+@media screen and (prefers-color-scheme: dark) {
+text { fill: #e6e9ef } .paper { fill: #1b212b } .grid { stroke: #333b49 } .best { stroke: #fff }
+.beaten { fill: #1b212b } .front { stroke: #6aa9e9 } .kept { fill: #6aa9e9; stroke: #1b212b } .base { stroke: #1b212b }
+.budget { stroke: #f97066 } .refused { fill: #f97066; fill-opacity: 0.12 }
+}
 """
 
 
@@ -59,7 +65,7 @@ def picture(title: str, result: SearchResult, budget: Budget) -> str:
     width, height = LEFT + 2 * WIDTH + GAP + 24, TOP + 2 * HEIGHT + GAP + 50
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
-        f'<style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>'
+        f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>'
         f'<text class="title" x="{LEFT}" y="26">{escape(title)}</text>{_legend()}{"".join(panels)}</svg>\n'
     )
 
