@@ -58,6 +58,8 @@ ELSEWHERE = {
     "benchmark": "mge-quantize bench MODEL",
     "profile": "mge-quantize bench MODEL",
     "optimize": "mge-quantize edit MODEL --passes all -o model.mgt",
+    "help": "mge-quantize --help",
+    "info": "mge-quantize inspect MODEL",
     "visualize": "mge-quantize draw MODEL -o model.html",
 }
 

@@ -195,7 +195,13 @@ _LAYERS = (
 )
 @click.option("--weights", type=Choice(CHOICES["weights"]), default="per_channel", show_default=True)
 @click.option("--activations", type=Choice([*METHODS]), help="How ranges are chosen.  [default: of --effort]")
-@click.option("--percentile", type=Number(), default=99.999, show_default=True, help="For --activations percentile.")
+@click.option(
+    "--percentile",
+    type=Number(50, 100, min_open=True),
+    default=99.999,
+    show_default=True,
+    help="For --activations percentile.",
+)
 @click.option(
     "--rounding",
     type=Choice(CHOICES["rounding"]),

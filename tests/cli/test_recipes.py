@@ -73,7 +73,9 @@ def test_a_wrong_file_is_wrong_usage(text, message, folder):
         ("qat --lr nan", "nan is no finite number"),
         ("search --max-mb inf", "inf is no finite number"),
         ("search --min-sqnr nan", "nan is no finite number"),
-        ("ptq --percentile inf", "inf is no finite number"),
+        ("ptq --percentile inf", "inf is not in the range 50<x<=100"),
+        ("ptq --percentile nan", "nan is no finite number"),
+        ("search --min-sqnr inf", "inf is no finite number"),
     ],
 )
 def test_numbers_that_cannot_be_are_wrong_usage(line, message, folder):
