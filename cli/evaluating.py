@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from megengine import plan
-from megengine.cli import images, pages
+from megengine.cli import images, pages, records
 from megengine.cli.app import common, examples
 from megengine.cli.choices import FILE
 from megengine.cli.evaluation import Score, score
@@ -76,6 +76,7 @@ def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels
     rows: list[np.ndarray] = []
     results: list[tuple[int, int]] = []  # how many a model has, and axes of the first one
     loaded, names = [*zip(models, load_models(models, shapes), strict=True)], None
+    records.tell_another_network(out, loaded)
     sources: list[Data] = []
     for source, model in loaded:
         check_weights(model, source)

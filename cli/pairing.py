@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from megengine.cli import images, pages
+from megengine.cli import images, pages, records
 from megengine.cli.app import common, examples
 from megengine.cli.choices import FILE
 from megengine.cli.models import InputChoices, load_models, shape_option
@@ -49,6 +49,7 @@ def compare(
     with ExitStack() as stack:
         page = None if report_path is None else stack.enter_context(output_file(report_path))
         models = load_models((first, second), shapes)
+        records.tell_another_network(out, zip((first, second), models, strict=True))
         for name, one in zip((first, second), models, strict=True):
             check_weights(one, name)
         source = data_of(data, preprocess, samples or 8, models[0], out, {first: models[0], second: models[1]})

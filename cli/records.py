@@ -3,16 +3,18 @@
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from megengine.cli.images import METADATA as PREPARATION
+from megengine.cli.output import Output
 from megengine.cli.recipes import NOT_IN_FILES, settable
 from megengine.cli.samples import Index
 from megengine.core.errors import FileFormatError
-from megengine.traced_module import InternalGraph
+from megengine.traced_module import InternalGraph, TracedModule
 from megengine.traced_module.formats.native import digest
 from megengine.traced_module.ir.names import END_NAMES
 
@@ -87,6 +89,30 @@ def digest_of(graph: InternalGraph) -> str:
     """SHA-256 of a graph of ops: its expressions, constants and metadata, whatever file they came from."""
     about = {key: text for key, text in graph.metadata.items() if key != END_NAMES}
     return hashlib.sha256(repr((digest(graph), sorted(about.items()))).encode()).hexdigest()
+
+
+def tell_another_network(out: Output, models: Iterable[tuple[str, TracedModule]]) -> None:
+    """Warn of a function among the models that gives another network than the one of which a model was made."""
+    known = dict(models)
+    for name, model in known.items():
+        record = from_metadata(model.graph.metadata, name) if METADATA in model.graph.metadata else {"recipe": {}}
+        source = str(record["recipe"].get("model", ""))
+        if ".py:" in source and source in known and not _made_of(model.graph, known[source].graph, record["digests"]):
+            out.say(
+                f"warning: {source} gives another network than the one of which {name} was made; set a seed or load "
+                "weights in the function, and quantize again",
+                "yellow",
+            )
+
+
+def _made_of(made: InternalGraph, source: InternalGraph, digests: Mapping[str, Any]) -> bool:
+    """Whether a network has the digest of a record, with the preparation of pictures that the result stores."""
+    about = dict(source.metadata)
+    source.metadata.update({PREPARATION: made.metadata[PREPARATION]} if PREPARATION in made.metadata else {})
+    same = digest_of(source) == digests.get("model")
+    source.metadata.clear()
+    source.metadata.update(about)
+    return same
 
 
 def to_metadata(record: Mapping[str, Any]) -> dict[str, str]:

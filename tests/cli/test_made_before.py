@@ -9,6 +9,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx.reference import ReferenceEvaluator
+from PIL import Image
 
 import megengine as mge
 from megengine.cli.app import group
@@ -66,6 +67,33 @@ def test_a_report_on_another_network_warns(call, folder, little):
     onnx.save(little(activation="Sigmoid"), folder / "other.onnx")
     done = CliRunner().invoke(group, shlex.split("report q.mgt --model other.onnx -o q.html"))
     assert done.exit_code == 0 and "other.onnx is not the network that q.mgt was made from" in done.output
+
+
+def test_functions_that_give_another_network_each_time_are_told(call, folder):
+    """The first try of many: random weights."""
+    text = "import megengine, megengine.module as M\ndef f():\n    {}\n"
+    text += "    return M.Linear(4, 2), megengine.tensor([[0.0] * 4])\n"
+    (folder / "random_net.py").write_text(text.format("pass"))
+    (folder / "seeded_net.py").write_text(text.format("megengine.random.seed(1)"))
+    np.save(folder / "rows.npy", np.random.default_rng(0).standard_normal((12, 4)).astype(np.float32))
+    for name, warned in (("random_net", True), ("seeded_net", False)):
+        assert "record" in call(f"ptq {name}.py:f --data rows.npy -o {name}.mgt --json")
+        for verb in ("evaluate", "compare", "report"):
+            models = f"{name}.py:f {name}.mgt --data rows.npy" if verb != "report" else f"{name}.mgt -o f.html"
+            done = CliRunner().invoke(group, shlex.split(f"{verb} {models}"))
+            assert done.exit_code == 0 and ("warning: " in done.output) == warned, (verb, done.output)
+    words = "photos --preprocess unit"  # the preparation is part of the digest
+    (folder / "photos").mkdir()
+    for i in range(3):
+        picture = np.random.default_rng(i).integers(0, 256, (16, 16, 3), np.uint8)
+        Image.fromarray(picture).save(folder / "photos" / f"{i}.png")
+    text = text.replace("Linear(4, 2)", "Conv2d(3, 2, 3)").replace(
+        "tensor([[0.0] * 4])", "functional.zeros((1, 3, 16, 16))"
+    )
+    (folder / "conv_net.py").write_text(text.format("megengine.random.seed(1)"))
+    assert "record" in call(f"ptq conv_net.py:f --data {words} -o conv.mgt --json")
+    done = CliRunner().invoke(group, shlex.split("evaluate conv_net.py:f conv.mgt --data photos"))
+    assert done.exit_code == 0 and "warning" not in done.output
 
 
 @pytest.mark.parametrize(
