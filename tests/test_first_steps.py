@@ -7,8 +7,8 @@ import megengine as mge
 import megengine.module as M
 from megengine import plan
 from megengine.convert import onnx
-from megengine.core.errors import ArgumentError, DTypeError, GraphError, OptionError
-from megengine.quantization import QuantConfig, RangeMethod, collect, quantize_model
+from megengine.core.errors import ArgumentError, DTypeError, GraphError, MissingNameError, OptionError
+from megengine.quantization import QuantConfig, RangeMethod, audit, collect, quantize_model
 from megengine.traced_module import optimize, trace_module
 
 X = np.random.default_rng(0).standard_normal((12, 3, 8, 8)).astype(np.float32)
@@ -81,6 +81,22 @@ def test_the_settings_take_the_name_of_a_way_to_choose_ranges(traced):
         quantize_model(traced, X[:, None], "balanced")
     with pytest.raises(ArgumentError, match="calibration is a function; call it"):
         quantize_model(traced, lambda: X[:, None])
+
+
+def test_a_traced_module_in_the_place_of_a_graph_is_named(traced, net):
+    with pytest.raises(ArgumentError, match=r"audit: graph is TracedModule; expected InternalGraph"):
+        audit(traced, {})
+    with pytest.raises(
+        AttributeError, match="module 'megengine.models' has no attribute 'resnet19'; did you mean 'resnet18'?"
+    ):
+        _ = mge.models.resnet19
+
+    class Wrong(M.Module):
+        def forward(self, x):
+            return self.absent(x)
+
+    with pytest.raises(MissingNameError, match="'Wrong' object has no attribute 'absent'"):  # not of an argument
+        trace_module(Wrong(), X)
 
 
 def test_tensors_of_torch_are_inputs(net, traced):

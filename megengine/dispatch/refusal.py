@@ -12,13 +12,20 @@ import inspect
 import numbers
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from megengine.core.calls import called, shown
-from megengine.core.errors import ArgumentError, IndexOutOfRangeError, MegEngineError, NotEnoughMemoryError, nearest
+from megengine.core.errors import (
+    ArgumentError,
+    IndexOutOfRangeError,
+    MegEngineError,
+    MissingNameError,
+    NotEnoughMemoryError,
+    nearest,
+)
 from megengine.core.types import Shaped
 from megengine.tensor import Tensor
 
@@ -119,6 +126,11 @@ def _unfit(
             if not fits(item, hint) or (no_array and hint is Tensor and isinstance(item, np.ndarray)):
                 return f"{name} is {shown(item)}; expected {_kinds(hint)}"
     return ""
+
+
+def _lacked(exc: MissingNameError, values: Iterable[Any]) -> bool:
+    """Whether one of the arguments is what lacks the name: code of the user's may lack others."""
+    return any(f"{type(value).__name__!r} object has no attribute" in str(exc) for value in values)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -289,14 +301,14 @@ def kinds_named(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except FOREIGN as exc:
-            if isinstance(exc, MegEngineError):
+            if isinstance(exc, MegEngineError) and not isinstance(exc, MissingNameError):
                 raise
             name = function.__qualname__.removesuffix(".__init__")
             own = name != function.__name__
             signature = without_self(function) if own else inspect.signature(function)
             given = args[1:] if own else args
             problem = _misplaced(signature, exc, given, kwargs) or _unfit(function, signature, exc, given, kwargs)
-            if not problem:
+            if not problem or (isinstance(exc, MissingNameError) and not _lacked(exc, (*given, *kwargs.values()))):
                 raise
             raise ArgumentError(f"{name}: {problem}; got {called(name, given, kwargs)}") from exc
 
