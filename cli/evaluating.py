@@ -87,6 +87,7 @@ def _evaluate(models: tuple[str, ...], data: str, preprocess: str | None, labels
         with out.progress(source, reader.count) as bar:
             made = _logits(compiled, ((batch, bar.step) for batch in reader), source)
         rows.append(made[0])
+        names = names if samples is None else names[: len(made[0])]  # --samples takes the first ones
         results.append(made[1])
     classes = results[0][1] == 2 and rows[0].shape[1] > 1
     if names and not classes:

@@ -172,7 +172,7 @@ def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str,
     config = chosen.changed(activations=RangeMethod("minmax"), bias_correction=False)
     network = prepare_qat(calls, config=config, method=method)  # calls take batches of any size
     with out.progress("read", source_data.reader.count) as bar:
-        inputs, classes, index = _read(source_data.reader, labels, data, bar)
+        inputs, classes, index = _read(source_data.reader, labels, data, bar, first=samples is not None)
     check_varies(source.graph, [inputs], data)
     option = (f"--labels {labels}", index.name)
     goal = by_results(network, inputs) if classes is None else by_labels(classes, network, inputs, *option)
@@ -286,7 +286,9 @@ def _epochs(training: Training, kept: Path, state: tuple[dict[str, Any], dict[st
         out.say(f"{what}: loss {loss:.4f}, {goal.shown(score, count)}; kept in {kept}")
 
 
-def _read(reader: Reader, labels: str | None, data: str, bar: Bar) -> tuple[list[np.ndarray], np.ndarray | None, Index]:
+def _read(
+    reader: Reader, labels: str | None, data: str, bar: Bar, *, first: bool
+) -> tuple[list[np.ndarray], np.ndarray | None, Index]:
     """All samples in the order of their digests, one array an input, their labels, and the digests.
 
     Pictures that fill up a last batch are left out where there are labels.
@@ -302,7 +304,7 @@ def _read(reader: Reader, labels: str | None, data: str, bar: Bar) -> tuple[list
         bar.step()
     if not rows:
         raise FileFormatError(f"data {reader.name!r}: it is empty; expected samples to train with")
-    classes = None if labels is None else _targets(labels, data, len(rows))
+    classes = None if labels is None else _targets(labels, data, len(rows), first=first)
     digests = [digest_of(row) for row in rows[: None if classes is None else len(classes)]]
     places = range(len(digests))
     order = sorted(places, key=lambda i: (digests[i], 0 if classes is None else int(classes[i])))
@@ -311,8 +313,8 @@ def _read(reader: Reader, labels: str | None, data: str, bar: Bar) -> tuple[list
     return inputs, None if classes is None else classes[order], index
 
 
-def _targets(labels: str, data: str, count: int) -> np.ndarray:
-    """Labels as int32, one a sample. Raises OptionError or FileFormatError for others."""
+def _targets(labels: str, data: str, count: int, *, first: bool) -> np.ndarray:
+    """Labels as int32, one a sample; of the `first` samples alone if wanted. Raises OptionError, FileFormatError."""
     found = labels_of(labels, data)
     several = next((i for i, one in enumerate(found, 1) if len(one) != 1 or one[0] < 0), 0)
     if several:
@@ -321,6 +323,7 @@ def _targets(labels: str, data: str, count: int) -> np.ndarray:
         )
     if kind_of(data) == "pictures" and Path(data).is_dir():
         count = min(count, len(images.images_in(Path(data))))  # the last batch may be filled up
+    found = found[:count] if first else found
     if len(found) != count:
         raise OptionError(
             f"--labels {labels}: {counted(len(found), 'label')} for {counted(count, 'sample')}; expected one for each"

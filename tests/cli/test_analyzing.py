@@ -70,6 +70,13 @@ def test_dangers_are_told_by_ptq_too(little):
     assert "note: body_conv_Conv: dead channels: 1 of 4 output channels" in said and "danger" not in said
 
 
+def onnx_reference(path, x):
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})[0]
+
+
 def write(path, text):
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
@@ -131,6 +138,22 @@ def test_few_samples_are_counted_and_many_are_a_percentage():
     np.save("many.npy", np.random.default_rng(1).standard_normal((100, 3, 16, 16)).astype(np.float32))
     assert "same first class %" in call("evaluate", "net.onnx", "--data", "many.npy")
     assert found("evaluate", "net.onnx", "--data", "many.npy")["warnings"] == []
+
+
+def test_the_first_samples_have_the_first_labels():
+    """`--samples` takes the first ones, of the labels too."""
+    logits = onnx_reference("net.onnx", np.load("x.npy")[:4])
+    np.save("right.npy", np.concatenate([logits.argmax(1), np.zeros(8, int) + 1 - logits.argmax(1)[0]]))
+    told = found("evaluate", "net.onnx", "--data", "x.npy", "--labels", "right.npy", "--samples", "4")["models"][0]
+    assert (told["count"], told["top1"]) == (4, 1)
+    trained = found(
+        *("qat", "net.onnx", "--data", "x.npy", "--labels", "right.npy", "--samples", "10"),
+        *("--batch", "2", "--epochs", "1", "-o", "first.mgt"),
+    )
+    assert trained["record"]["counts"]["training"] == 9  # one of ten chooses and scores
+    write("three.txt", "0\n" * 3)
+    few = ("--data", "x.npy", "--labels", "three.txt", "--samples", "4")
+    assert "3 labels for 4 samples" in call("evaluate", "net.onnx", *few, code=1)
 
 
 @pytest.mark.parametrize(
