@@ -176,7 +176,12 @@ class _Scaled(OpenRatio):
     """A size times a constant, or divided by one: files compute it in floats, which round."""
 
     rounded: np.ndarray  # at the sizes that are tried
-    exact: list[Fraction]
+    share: Fraction  # what a size of 1 gives exactly
+
+    def whole(self, *, up: bool) -> list[float]:
+        """The exact numbers at the sizes that are tried, rounded up or down to integers."""
+        p, q = self.share.numerator, self.share.denominator
+        return [float(-(-n * p // q) if up else n * p // q) for n in map(int, TRIED)]
 
 
 def scaled(size: Any, constant: float, dtype: Any = np.float32, op: str = "Mul") -> Any:
@@ -189,15 +194,17 @@ def scaled(size: Any, constant: float, dtype: Any = np.float32, op: str = "Mul")
         return made
     made = _Scaled(float(made), made.formula)
     made.rounded = exact(TRIED.astype(dtype), dtype(constant))
-    made.exact = [exact(Fraction(int(n)), share) for n in TRIED]
+    made.share = exact(Fraction(1), share)
     return made
 
 
 def rounded(function: Callable[..., Any], a: Any) -> Any:
     """A number rounded to an integer; None where the rounding of floats decides at some sizes."""
     of = {np.floor: math.floor, np.ceil: math.ceil, np.trunc: truncated}[function]
-    if isinstance(a, _Scaled) and not np.array_equal(function(a.rounded), [float(of(n)) for n in a.exact]):
-        return None
+    if isinstance(a, _Scaled):
+        up = of is math.ceil or (of is truncated and a.share < 0)
+        if not np.array_equal(function(a.rounded), a.whole(up=up)):
+            return None
     return of(a)
 
 
