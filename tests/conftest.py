@@ -37,6 +37,13 @@ def pytest_collection(session):
     sys.dont_write_bytecode = False  # the modules of tests, which pytest rewrites, are compiled once
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Tests that ask for more time come first: at the end, one of them would leave the other processors idle."""
+    asked = {id(item): mark.args[0] for item in items if (mark := item.get_closest_marker("timeout"))}
+    items.sort(key=lambda item: -asked.get(id(item), 0))
+
+
 def pytest_collection_finish(session):
     """Tens of thousands of tests are more than a million objects, which every later collection would walk through."""
     sys.dont_write_bytecode = session.stash[_WRITES_NOT]

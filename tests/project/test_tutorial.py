@@ -23,6 +23,7 @@ def blocks():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_tutorial_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
