@@ -27,7 +27,7 @@ def quantized(net, data, **settings):
 
 
 def check(model, data, path=None):
-    """Verified at every level, with the same results at each; what a file gives back has the results of all levels, too.
+    """Verified at every level, with the same results at each; what a file gives back has these results at each, too.
 
     Of a network whose weights alone are integers, float sums are those of the kernels.
     """
