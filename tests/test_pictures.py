@@ -7,6 +7,7 @@ from PIL import Image
 import megengine as mge
 import megengine.data.transform as T
 from megengine.data.dataset import ImageFolder
+from megengine.data.transform.vision import functional
 
 IMAGE = np.stack(np.meshgrid(np.arange(40.0), np.arange(30.0)), axis=-1)  # x and y of each point
 
@@ -99,3 +100,18 @@ def test_folders_of_pictures_are_classes(tmp_path):
         ImageFolder(str(tmp_path / "none"))
     with pytest.raises(TypeError, match="check_valid_func is 3; expected a function of paths"):
         ImageFolder(str(tmp_path), 3)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: functional.to_gray(IMAGE), "to_gray: a picture has shape .30, 40, 2.; expected .H,W,3."),
+        (lambda: functional.to_bgr(IMAGE), "to_bgr: a picture has shape .30, 40, 2.; expected .H,W,1."),
+        (lambda: functional.flip(IMAGE[..., 0], 1), "flip: a picture has shape .30, 40.; expected .H,W,C."),
+        (lambda: functional.resize(IMAGE, 3), "resize: size is 3; expected .height, width."),
+        (lambda: functional.pad(IMAGE, (1, 2, 3), 0), "pad: "),
+    ],
+)
+def test_functions_of_pictures_refuse(call, text):
+    with pytest.raises((ValueError, TypeError), match=text):
+        call()

@@ -13,7 +13,8 @@ _DATA, _JIT = "megengine.data", "megengine.jit"
 # path -> the module that has its names; the parent of each is a package or has a path here
 PATHS: dict[str, str] = {
     **dict.fromkeys((f"{_DATA}.transform.meta_transform", f"{_DATA}.transform.vision"), f"{_DATA}.transform"),
-    **{f"{_DATA}.transform.vision.{part}": f"{_DATA}.transform" for part in ("functional", "transform")},
+    f"{_DATA}.transform.vision.functional": f"{_DATA}.transform.functional",
+    f"{_DATA}.transform.vision.transform": f"{_DATA}.transform",
     "megengine.distributed.group": "megengine.distributed",
     "megengine.dtr.dtr": "megengine.dtr",
     **{f"{_JIT}.{part}_config": f"{_JIT}.options" for part in ("dtr", "graph_opt", "sublinear_memory")},

@@ -95,13 +95,21 @@ class QATModule(Module):
             if part is not None:
                 part.enable() if enable else part.disable()
 
+    def _apply_fakequant_with_observer(self, target: Tensor, fake_quant: Any, observer: Any) -> Tensor:
+        """A value observed and rounded: MegEngine's name, which layers of one's own call for further values."""
+        if observer is not None:
+            target = observer(target)
+        if fake_quant is None or not fake_quant.enabled:
+            return target
+        return fake_quant(target, _known(observer, "tensor") if observer is not None else None)
+
     def apply_quant_weight(self, target: Tensor) -> Tensor:
         """The weight observed and rounded; carries its qparams."""
-        return _observed_and_rounded(target, self.weight_observer, self.weight_fake_quant)
+        return self._apply_fakequant_with_observer(target, self.weight_fake_quant, self.weight_observer)
 
     def apply_quant_activation(self, target: Tensor) -> Tensor:
         """The result observed and rounded; carries its qparams."""
-        return _observed_and_rounded(target, self.act_observer, self.act_fake_quant)
+        return self._apply_fakequant_with_observer(target, self.act_fake_quant, self.act_observer)
 
     def apply_quant_bias(self, target: Tensor | None, inp: Tensor, w_qat: Tensor) -> Tensor | None:
         """The bias rounded to steps of s_inp * s_w where both are known."""
@@ -182,14 +190,6 @@ def _known(source: QParamsModuleMixin, what: str) -> QParams:
             what,
         )
     return source.empty_qparams()
-
-
-def _observed_and_rounded(target: Tensor, observer: Any, fake_quant: Any) -> Tensor:
-    if observer is not None:
-        target = observer(target)
-    if fake_quant is None or not fake_quant.enabled:
-        return target
-    return fake_quant(target, _known(observer, "tensor") if observer is not None else None)
 
 
 class WeightedQAT(QATModule):

@@ -93,7 +93,7 @@ class MinMaxObserver(Observer):
 
     def get_qparams(self) -> QParams:
         """Scale and zero point of the range seen. Raises CalibrationError if nothing was seen."""
-        return self._qparams_of(*self._seen_range())
+        return self._calculate_qparams(*self._seen_range())
 
     @property
     def has_seen(self) -> bool:
@@ -102,7 +102,7 @@ class MinMaxObserver(Observer):
 
     def empty_qparams(self) -> QParams:
         """Scale and zero point of a range without extent: the smallest scale."""
-        return self._qparams_of(np.float32(0), np.float32(0))
+        return self._calculate_qparams(np.float32(0), np.float32(0))
 
     def _seen_range(self) -> tuple[np.ndarray, np.ndarray]:
         lo, hi = self.min_val.numpy(), self.max_val.numpy()
@@ -117,7 +117,9 @@ class MinMaxObserver(Observer):
         symmetric = self.mode is QuantMode.SYMMERTIC
         return Scheme(self.dtype.name, symmetric, self.qmin, self.qmax, (self.qmax - self.qmin) / 2)
 
-    def _qparams_of(self, lo: Any, hi: Any) -> QParams:
+    def _calculate_qparams(self, inp_min_val: Any, inp_max_val: Any) -> QParams:
+        """Scale and zero point of a range (numbers, arrays or tensors): MegEngine's name, which subclasses call."""
+        lo, hi = (v.numpy() if isinstance(v, Tensor) else v for v in (inp_min_val, inp_max_val))
         scale, zero = scale_and_zero(lo, hi, self._scheme(), smallest=self.scale_limit)
         zero_point = None if self.mode is QuantMode.SYMMERTIC else Tensor(zero.astype(np.float32))
         return create_qparams(self.mode, self.dtype, Tensor(scale), zero_point)
@@ -227,7 +229,7 @@ class HistogramObserver(MinMaxObserver):
         """Scale and zero point of the best range. Raises CalibrationError if nothing was seen."""
         seen = self._bins()
         lo, hi = self._seen_range() if seen is None else seen.best_range(self.dst_nbins)
-        return self._qparams_of(np.float32(lo), np.float32(hi))
+        return self._calculate_qparams(np.float32(lo), np.float32(hi))
 
 
 @at(_HOME)

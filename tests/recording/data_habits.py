@@ -325,3 +325,18 @@ def named_tuples_in_batches(mge):
     Pair = collections.namedtuple("Pair", "picture label")
     batch = mge.data.Collator().apply([Pair(np.arange(2), 1), Pair(np.arange(2), 3)])
     return type(batch).__name__, batch.picture, batch.label
+
+
+@habit
+def functions_of_pictures(mge):
+    import importlib
+
+    change = importlib.import_module("megengine.data.transform.vision.functional")
+    colour = np.random.RandomState(0).randint(0, 256, (4, 3, 3)).astype(np.uint8)
+    gray = change.to_gray(colour)
+    borders = [change.pad(colour, 1, (1, 2, 3)), change.pad(gray, (1, 0, 2, 0), 7), change.pad(colour, (1, 2), 5)]
+    flips = [change.flip(colour, code) for code in (-1, 0, 1)]
+    sizes = [change.resize(colour, (2, 5)), change.resize(gray, [8, 3], 0)]
+    own = change.wrap_keepdims(lambda image, k=1: image[:, :, 0] * k)(gray, k=2)
+    both = mge.data.dataset.ConcatDataset([rows(mge, 3), rows(mge, 4)])
+    return gray, change.to_bgr(gray), borders, flips, sizes, own, both.cumulative_sizes

@@ -168,3 +168,31 @@ def elementwise_quantized_tensors(mge):
         lambda q: F.relu(q(3, 5) + q(3, 5, seed=1)),
         kinds=("qint8", "qint32"),
     )
+
+
+@habit
+def layers_and_observers_of_ones_own_call_what_the_base_has(mge):
+    Q, M = mge.quantization, mge.module
+
+    class Percentile(Q.MinMaxObserver):
+        def get_qparams(self):
+            return self._calculate_qparams(self.min_val * 0.5, self.max_val * 0.5)
+
+    class Scaled(M.qat.QATModule):
+        def forward(self, x):
+            return self._apply_fakequant_with_observer(x, self.act_fake_quant, self.act_observer) * 2
+
+        @classmethod
+        def from_float_module(cls, float_module):
+            return cls()
+
+    x, found = mge.tensor(np.linspace(-1, 2, 7, dtype=np.float32)), []
+    for mode, kind in ((Q.QuantMode.SYMMERTIC, "qint8"), (Q.QuantMode.ASYMMERTIC, "quint8")):
+        observer = Percentile(mode=mode, dtype=kind)
+        observer(x)
+        found.append(
+            [observer.get_qparams().scale, repr(observer._calculate_qparams(mge.tensor(-1.0), mge.tensor(3.0)))]
+        )
+    layer = Scaled()
+    layer.set_qconfig(Q.ema_fakequant_qconfig)
+    return found, layer(x), layer._apply_fakequant_with_observer(x, None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -88,3 +89,8 @@ class ConcatDataset(Dataset):
 
     def __len__(self) -> int:
         return sum(map(len, self.datasets))
+
+    @property
+    def cumulative_sizes(self) -> list[int]:
+        """Where each data set ends."""
+        return list(itertools.accumulate(map(len, self.datasets)))

@@ -34,6 +34,7 @@ from megengine.data.transform.colours import (
     Lighting,
     SaturationTransform,
 )
+from megengine.data.transform.functional import pad
 from megengine.data.transform.sizes import RandomResize, RandomResizedCrop, Resize, ShortestEdgeResize
 from megengine.dispatch.refusal import constructor, explains
 
@@ -184,7 +185,7 @@ class Pad(OfPictures):
         self.value = by_channel(type(self).__name__, "value", value)
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
-        return _padded(image, self.size, self.value)
+        return pad(image, self.size, self.value)
 
     def _apply_mask(self, mask: Any) -> np.ndarray:
         return _padded_mask(part_of(self, "mask", mask), self.size, self.mask_value)
@@ -192,16 +193,6 @@ class Pad(OfPictures):
     def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
         coords = part_of(self, "coords", coords)
         return coords + np.asarray((self.size[2], self.size[0]), coords.dtype)
-
-
-def _padded(image: np.ndarray, size: Sequence[int], value: Any) -> np.ndarray:
-    top, bottom, left, right = size
-    h, w, channels = image.shape
-    colour = np.atleast_1d(value)[:channels]
-    out = np.zeros((top + h + bottom, left + w + right, channels), image.dtype)
-    out[..., : len(colour)] = colour
-    out[top : top + h, left : left + w] = image
-    return out
 
 
 def _padded_mask(mask: np.ndarray, size: Sequence[int], value: float) -> np.ndarray:
@@ -239,7 +230,7 @@ class RandomCrop(CenterCrop):
         return top, left
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
-        return self._cut(_padded(image, self._border, self.padding_value))
+        return self._cut(pad(image, self._border, self.padding_value))
 
     def _apply_mask(self, mask: Any) -> np.ndarray:
         return self._cut(_padded_mask(part_of(self, "mask", mask), self._border, self.padding_maskvalue))
