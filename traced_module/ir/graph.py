@@ -130,9 +130,10 @@ class InternalGraph:
 
     def get_module_by_type(self, module_cls: type, recursive: bool = True) -> NodeFilter:
         """Nodes of modules of a class. Raises GraphError for anything else."""
-        found = self.nodes(recursive).type(module_cls)
+        found = self.nodes(recursive).type(module_cls)  # a graph's own module counts by its class alone
         return found._keep(
-            lambda n: issubclass(type(n.owner), module_cls) or not isinstance(n.expr, Input), found._hint
+            lambda n: isinstance(n, ModuleNode) and (isinstance(n.owner, module_cls) or not isinstance(n.expr, Input)),
+            found._hint,
         )
 
     def get_calls_of(self, module_cls: type, recursive: bool = True) -> ExprFilter:
