@@ -62,7 +62,7 @@ def _behind(value: TensorNode, shape: tuple[int, ...], graph: InternalGraph) -> 
     factors, last = _Factors(), value
     while len(value.users) == 1 and not is_among(value, graph.outputs):
         (user,) = value.users
-        if not isinstance(user, Apply):
+        if not isinstance(user, Apply) or len(user.outputs) > 1:  # split and topk give several values
             break
         if match(_RESHAPED, user.outputs[0]) is None or user.output.shape != shape:
             found = _factor(user, value, shape[1])

@@ -96,6 +96,13 @@ def test_what_is_no_factor_of_channels_stays_behind_a_norm():
     assert got == ["fused_channel_norm", "mul"]
 
 
+@pytest.mark.parametrize("read", [lambda y: F.split(y, 2, 1)[1], lambda y: F.topk(y, 2)[0], lambda y: F.sort(y)[0]])
+def test_what_gives_several_values_stays_behind_a_norm(read):
+    """It was taken for a factor, and the plan was not made."""
+    norm = M.GroupNorm(3, 6)
+    assert steps(lambda net, x: read(net.norm(x)), draw(2, 6, 4, 5), norm=norm)[0] == "fused_channel_norm"
+
+
 def test_norms_of_channels_of_halves_round_once():
     x = draw(2, 6, 4, 5).astype("bfloat16")
     net = Net(
