@@ -1,6 +1,7 @@
 """The native format: what comes back is what was saved, and damaged files are one clear error."""
 
 import json
+import pickle
 import random
 import zipfile
 
@@ -126,6 +127,9 @@ def test_what_is_no_graph_file(tmp_path):
     path = tmp_path / "a.mgt"
     path.write_text("text")
     with pytest.raises(FileFormatError, match="damaged or not a graph file"):
+        files.load(path)
+    path.write_bytes(pickle.dumps({}))
+    with pytest.raises(FileFormatError, match=r"a pickle, as .* writes .tm files; read it with megengine.load"):
         files.load(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("other", "x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import struct
 import zipfile
 import zlib
@@ -73,7 +74,7 @@ def _entry(name: str, compression: int) -> zipfile.ZipInfo:
 def read_archive(file: IO[bytes], path: str, name: str) -> tuple[Any, dict[str, np.ndarray]]:
     """The JSON and the arrays of a file of `write_archive`. Raises FileFormatError for any other file."""
     try:
-        refuse_mge(file.read(HEAD))
+        _check_head(file.read(HEAD))
         with zipfile.ZipFile(file) as archive:
             _check_entries(archive, file.seek(0, 2), name)
             described = json.loads(archive.read(name))
@@ -85,6 +86,13 @@ def read_archive(file: IO[bytes], path: str, name: str) -> tuple[Any, dict[str, 
         raise FileFormatError(f"{path}: {error}") from None
     except Exception as error:  # zip and JSON raise types of their own, and a wrong header raises anything
         raise FileFormatError(f"{path}: damaged or not a {Path(name).stem} file ({str(error)[:200]})") from error
+
+
+def _check_head(head: bytes) -> None:
+    """Say what reads files of other formats."""
+    refuse_mge(head)
+    if head[:1] == pickle.PROTO:
+        raise FileFormatError("a pickle, as megengine.save writes .tm files; read it with megengine.load")
 
 
 def _check_entries(archive: zipfile.ZipFile, size: int, name: str) -> None:
