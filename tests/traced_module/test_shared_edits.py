@@ -7,7 +7,7 @@ from saved_content import content
 import megengine as mge
 import megengine.functional as F
 import megengine.module as M
-from megengine.core.errors import ShapeError
+from megengine.core.errors import GraphError, ShapeError
 from megengine.quantization import FakeQuantize, MinMaxObserver
 from megengine.traced_module import trace_module
 
@@ -112,3 +112,41 @@ def test_logs_find_a_part_by_the_name_that_is_left(way):
     while model.graph.undo():
         pass
     assert content(model) == content(start)
+
+
+class Tied(M.Module):
+    """A weight of a layer is used a second time."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = M.Linear(3, 3), M.Linear(3, 3)
+
+    def forward(self, x):
+        return self.second(self.first(x)) + F.linear(x, self.first.weight)
+
+
+@pytest.mark.parametrize(
+    ("make", "has"),
+    [
+        (M.Identity, "nothing"),
+        (lambda: M.Linear(3, 4), r"float32\[4, 3\]"),
+        (lambda: M.Sequential(M.ReLU()), "nothing"),
+    ],
+)
+def test_a_layer_whose_weight_is_read_is_not_replaced_by_one_without(make, has):
+    traced = trace_module(Tied(), mge.tensor(np.ones((2, 3), np.float32)))
+    before = content(traced)
+    wanted = rf"'first\.weight' is read by Tied through Tied\.first, and the new one has {has} there"
+    with pytest.raises(GraphError, match=wanted):
+        traced.graph.replace_module(traced.graph.node("first"), make())
+    assert content(traced) == before
+
+
+def test_a_layer_whose_weight_is_read_is_replaced_by_one_like_it():
+    x = mge.tensor(np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32))
+    net, layer = Tied(), M.Linear(3, 3)
+    traced = trace_module(net, x)
+    traced.graph.replace_module(traced.graph.node("first"), layer)
+    traced.graph.lint()
+    want = net.second(layer(x)) + F.linear(x, layer.weight)
+    np.testing.assert_allclose(traced(x).numpy(), want.numpy(), rtol=1e-6)

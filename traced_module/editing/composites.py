@@ -105,24 +105,33 @@ def calls_to_renew(graph: InternalGraph, node: ModuleNode) -> list[Call]:
     return [user for user in node.users if isinstance(user, Call) and is_call_module(user)]
 
 
-def check_not_read_inside(graph: InternalGraph, node: ModuleNode) -> None:
+def check_not_read_inside(graph: InternalGraph, node: ModuleNode, new: Any) -> None:
     """Refuse to replace a module whose parts are read by their paths through it.
+
+    The weight of a layer may be read so: another layer with such a weight may take its place.
 
     Raises:
         GraphError: names what is read.
     """
-    if is_leaf_module(node.owner):
-        return
+    is_layer = is_leaf_module(node.owner)
     holder, name, _ = attribute_at(node.expr.inputs[0], node.expr.name)
     for expr in all_exprs(graph.top):
         if not isinstance(expr, GetAttr) or "." not in expr.name:
             continue
-        *inside, _ = places_read(expr)
-        if any(at is holder and part == name for at, part in inside):
-            raise GraphError(
-                f"replace_module: {expr.name!r} is read by {expr.top_graph.qualname} through {node.qualname}; replace "
-                "the layers inside it, or remove what uses them"
-            )
+        places = list(places_read(expr))
+        at = next((i for i, (module, part) in enumerate(places[:-1]) if module is holder and part == name), None)
+        if at is None:
+            continue
+        what = f"replace_module: {expr.name!r} is read by {expr.top_graph.qualname} through {node.qualname}"
+        if not is_layer:
+            raise GraphError(f"{what}; replace the layers inside it, or remove what uses them")
+        found: Any = new
+        for _, part in places[at + 1 :]:
+            found = getattr(found, part, None)
+        wanted, has = getattr(expr.output, "spec", Module), getattr(found, "spec", type(found).__name__)
+        if has != wanted and not (wanted is Module and isinstance(found, Module)):
+            has = "nothing" if found is None else has
+            raise GraphError(f"{what}, and the new one has {has} there; replace its uses first")
 
 
 def give_arguments(calls: Sequence[Call]) -> None:

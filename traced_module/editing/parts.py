@@ -53,7 +53,7 @@ def replace_module(graph: InternalGraph, node: ModuleNode, module: Any) -> None:
             "finds it"
         )
     _check_module(graph, node.qualname, module)
-    check_not_read_inside(graph, node)
+    check_not_read_inside(graph, node, module)
     with graph.journal.transaction("replace_module"):
         calls = calls_to_renew(graph, node)
         new = _own(graph, node, "", module)
