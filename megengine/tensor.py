@@ -332,6 +332,9 @@ class Tensor(_Fields):
         """Nested Python numbers."""
         return self._read("tolist()").tolist()
 
+    def _sizes(self) -> Any:
+        """Nested formulas of the elements, if they are lengths that values tell and have no value yet; else None."""
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self._read("numpy()")
         try:

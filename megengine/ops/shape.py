@@ -124,17 +124,17 @@ define(
 @public(home=_HOME, by_spec=True)
 def reshape(inp: TensorLike, target_shape: Integers) -> Tensor:
     """The same elements in another shape: integers in a sequence or a tensor; one length may be -1."""
-    return apply("reshape", as_tensor(inp), shape=shape_argument((target_shape,)))
+    return apply("reshape", as_tensor(inp), shape=shape_argument((target_shape,), formulas=True))
 
 
 @public(home="megengine.tensor", methods=("reshape", "view"), by_spec=True)
 def reshape_method(self: Tensor, *args: Integers) -> Tensor:
     """The same elements in another shape: integers, one sequence or a tensor; one length may be -1."""
-    return apply("reshape", self, shape=shape_argument(args))
+    return apply("reshape", self, shape=shape_argument(args, formulas=True))
 
 
-def shape_argument(shape: Any) -> tuple[int, ...]:
-    """A shape given as integers, one sequence, or a tensor."""
+def shape_argument(shape: Any, *, formulas: bool = False) -> tuple[int, ...]:
+    """A shape given as integers, one sequence, or a tensor; `formulas` says whether lengths may be such."""
     usual = shape[0] if len(shape) == 1 else shape
     if type(usual) is tuple:
         for n in usual:
@@ -146,16 +146,28 @@ def shape_argument(shape: Any) -> tuple[int, ...]:
         only = shape[0]
         if isinstance(only, (Tensor, np.ndarray)) and only.ndim > 1:
             raise ShapeError(f"a shape is given by a tensor of shape {only.shape}; expected one axis")
-        shape = only.tolist() if isinstance(only, (Tensor, np.ndarray)) else only
+        shape = _elements(only, formulas) if isinstance(only, (Tensor, np.ndarray)) else only
         shape = [shape] if isinstance(shape, (numbers.Integral, float)) else shape
     if not isinstance(shape, str):
-        shape = [n.item() if isinstance(n, (Tensor, np.ndarray)) and n.size == 1 else n for n in shape]
+        shape = [_length(n, formulas) if isinstance(n, (Tensor, np.ndarray)) and n.size == 1 else n for n in shape]
     if isinstance(shape, str) or not all(isinstance(n, numbers.Integral) or np.ndim(n) == 0 for n in shape):
         raise ArgumentError(f"a shape is {brief(shape)}; expected integers")
     lengths = tuple(map(whole, shape))
     if any(isinstance(n, float) and n != length for n, length in zip(shape, lengths, strict=True)):
         raise ArgumentError(f"a shape is {brief(shape)}; expected integers")
     return lengths
+
+
+def _elements(shape: Any, formulas: bool) -> Any:
+    sizes = shape._sizes() if formulas and isinstance(shape, Tensor) else None
+    return shape.tolist() if sizes is None else sizes
+
+
+def _length(value: Any, formulas: bool) -> Any:
+    size = value._sizes() if formulas and isinstance(value, Tensor) else None
+    while isinstance(size, list):
+        (size,) = size
+    return value.item() if size is None else size
 
 
 @public(home=_HOME, methods=("flatten",), by_spec=True)
@@ -291,4 +303,4 @@ define(
 @public(home=_HOME, by_spec=True)
 def broadcast_to(inp: TensorLike, shape: Integers) -> Tensor:
     """Repeat along axes of length 1 until the shape is `shape`."""
-    return apply("broadcast_to", as_tensor(inp), shape=shape_argument((shape,)))
+    return apply("broadcast_to", as_tensor(inp), shape=shape_argument((shape,), formulas=True))

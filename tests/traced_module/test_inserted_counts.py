@@ -9,6 +9,7 @@ import megengine.module as M
 from megengine.convert.onnx import export
 from megengine.core.sizes import is_open, name_of, names_of
 from megengine.plan import compile as compile_plan
+from megengine.tensor import DeferredValueError
 from megengine.traced_module import diff, lower, trace_module
 from megengine.traced_module.pictures import drawing, page
 from tests.helpers.onnx_runtime import session_of
@@ -41,6 +42,10 @@ CALLS = {
     "cond_take": lambda o, rows: F.cond_take(o > 3, o)[0],
     "mask": lambda o, rows: o[o > 3] + 1,
     "mask of rows": lambda o, rows: o[o[:, 0] > 1].reshape(-1, 2),
+    "reshape to a length": lambda o, rows: (lambda y: y.reshape(y.shape[0], 1) + 0)(o[o > 3]),
+    "reshape to a shape": lambda o, rows: (lambda y: F.reshape(y, (1, y.size)).reshape(y.shape))(o[o > 3]),
+    "reshape of rows": lambda o, rows: (lambda y: y.reshape(y.shape[0] * 2, y.shape[1] // 2, 1))(o[o[:, 0] > 1]),
+    "broadcast": lambda o, rows: (lambda y: F.broadcast_to(y.reshape(-1, 1), (y.shape[0], 3)))(o[o > 3]),
     "nms": lambda o, rows: F.vision.nms(o, o[:, 3], 0.5),
     "kept boxes": lambda o, rows: o[F.vision.nms(o, o[:, 3], 0.5)] * 2,
     "twice": twice,
@@ -129,3 +134,33 @@ def test_a_mask_of_known_values_has_a_known_length():
     graph.lint()
     assert graph.outputs[0].shape[0] == 3
     assert not is_open(graph.outputs[0].shape)
+
+
+class Reshapes(M.Module):
+    def forward(self, x):
+        y = x[x[:, 0] > 1]
+        return y.reshape(y.shape[0], 2, 2).reshape(y.shape)
+
+
+def test_reshapes_to_counted_lengths_are_lowered():
+    low = lower(trace_module(Reshapes(), mge.tensor(BOXES)))
+    for values in (BOXES, BOXES * 2, BOXES * 0):
+        np.testing.assert_array_equal(low(mge.tensor(values)).numpy(), values[values[:, 0] > 1])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda y: y[: y.shape[0] - 1],
+        lambda y: F.zeros((y.shape[0], 2)),
+        lambda y: F.arange(y.shape[0]),
+        lambda y: F.split(y, y.shape[0]),
+    ],
+)
+def test_what_needs_the_number_of_a_counted_length_is_refused(call):
+    """No example of the length stands for it."""
+    traced = trace_module(Boxes(), mge.tensor(BOXES))
+    before = repr(traced)
+    with pytest.raises(DeferredValueError, match="depends on values"), traced.graph.insert_exprs():
+        call(traced.graph.outputs[0][traced.graph.outputs[0] > 3])
+    assert repr(traced) == before

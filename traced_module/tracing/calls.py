@@ -14,11 +14,13 @@ from megengine.core import hooks
 from megengine.core.errors import GraphError
 from megengine.core.pytree import LEAF, TreeDef, flatten, register_pytree_node, unflatten
 from megengine.core.sizes import is_open
+from megengine.dispatch import interpose
 from megengine.dispatch.public import in_place_methods
 from megengine.module import Module, Sequential
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod
 from megengine.traced_module.ir.node import Node, TensorNode
+from megengine.traced_module.tracing.sized import Sized, Sizing
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -71,6 +73,8 @@ def alias(tensor: Tensor) -> Tensor:
     """Another tensor object of the same value, which is not computed for it."""
     if tensor._value is not None:
         return Tensor._of_spec(tensor._value, tensor.spec)
+    if isinstance(tensor, Sized):
+        return Sized.of(tensor.sizes, tensor.spec)
     return Tensor._deferred(tensor.spec, tensor._thunk)
 
 
@@ -114,16 +118,23 @@ def shape_value(node: Node) -> Tensor | None:
     if not node.expr.from_shapes:
         return None
     values: dict[int, Tensor] = {}
-    for expr in _shape_arithmetic(node):
-        if isinstance(expr, Apply):
-            spec = expr.inputs[0].spec
-            if is_open(spec.shape):
-                return None  # values tell the length
-            leaves = [Tensor._wrap(np.array(spec.shape, np.int32), device=spec.device)]
-        else:
-            leaves, _ = result_leaves(run_call(expr, [values[id(n)] for n in expr.inputs]), expr)
-        values.update((id(n), leaf) for n, leaf in zip(expr.outputs, leaves, strict=True))
-    return values[id(node)]
+    with interpose(Sizing()):
+        for expr in _shape_arithmetic(node):
+            if isinstance(expr, Apply):
+                leaves: list[Tensor] = [_shape_as_value(expr)]
+            else:
+                leaves, _ = result_leaves(run_call(expr, [values[id(n)] for n in expr.inputs]), expr)
+            values.update((id(n), leaf) for n, leaf in zip(expr.outputs, leaves, strict=True))
+    found = values[id(node)]
+    return None if found._value is None and not isinstance(found, Sized) else found
+
+
+def _shape_as_value(expr: Apply) -> Tensor:
+    """A shape; of lengths that values tell, their formulas."""
+    spec = expr.inputs[0].spec
+    if is_open(spec.shape):
+        return Sized.of(spec.shape, expr.outputs[0].spec)
+    return Tensor._wrap(np.array(spec.shape, np.int32), device=spec.device)
 
 
 def _shape_arithmetic(node: Node) -> list[Any]:

@@ -19,6 +19,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import SHAPE_OF
 from megengine.traced_module.tracing.calls import alias
 from megengine.traced_module.tracing.lengths import provisional
+from megengine.traced_module.tracing.sized import Sized, sized_result
 
 
 class Pending:
@@ -120,6 +121,10 @@ class Deferring(Interposer):
         if op.counts and not unknown:  # lengths that values tell
             with no_interposers():
                 return apply(op, *[Tensor._of_spec(t._storage(), t.spec) for t in tensors], **attrs)
+        if op.name == SHAPE_OF:
+            return Sized.of(tensors[0].spec.shape, specs[0])
+        if (known := sized_result(op, tensors, attrs, specs_or_spec)) is not None:
+            return known
         if unknown:
             results = tuple(Tensor._deferred(s) for s in specs)
         else:

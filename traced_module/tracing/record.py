@@ -26,6 +26,7 @@ from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.ir.provenance import graph_path, module_path
 from megengine.traced_module.tracing.calls import alias, untouched
+from megengine.traced_module.tracing.sized import Sized, sized_result
 
 
 class OpRecorder(Interposer):
@@ -88,7 +89,11 @@ class OpRecorder(Interposer):
             name=name,
             meta={key: value for key, value in self.meta.items() if key != "passes" or value},
         )
-        results = [Tensor._deferred(n.spec) for n in (out if isinstance(out, tuple) else (out,))]
+        results: list[Tensor] = [Tensor._deferred(n.spec) for n in (out if isinstance(out, tuple) else (out,))]
+        if op.name == SHAPE_OF:
+            results = [Sized.of(tensors[0].spec.shape, results[0].spec)]
+        elif (known := sized_result(op, tensors, attrs, results[0].spec)) is not None:
+            results = [known]
         for t, n in zip(results, out if isinstance(out, tuple) else (out,), strict=True):
             self.bind(t, n)
         specs = infer(op, [t.spec for t in tensors], attrs)
