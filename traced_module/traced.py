@@ -75,9 +75,9 @@ class TracedModule(GraphOwner):
         graph = next(iter(graphs.values()), None)
         if graph is not None and not graph.of_calls:
             raise GraphError(
-                f"{name!r} cannot be set: {graph.name!r} is a graph of ops, which reads no layers and has its weights as "
-                "constants (graph.constant and replace_node change them); trace_module(model, *inputs) makes a graph "
-                "of calls of it, into which layers are inserted"
+                f"{name!r} cannot be set: {graph.name!r} is a graph of ops, which reads no layers and has its weights "
+                "as constants (graph.constant and replace_node change them); trace_module(model, *inputs) makes a "
+                "graph of calls of it, into which layers are inserted"
             )
 
     def __delattr__(self, name: str) -> None:

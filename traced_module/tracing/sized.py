@@ -34,7 +34,9 @@ class Sized(Tensor):
 
 def sized_result(op: Op, tensors: Sequence[Tensor], attrs: dict[str, Any], spec: Any) -> Sized | None:
     """What an op gives for tensors of which one is of sizes, if the op computes with integers as Python does."""
-    if not any(isinstance(t, Sized) for t in tensors) or not isinstance(spec, TensorSpec) or spec.dtype.kind != "i":
+    if not any(isinstance(t, Sized) for t in tensors):
+        return None
+    if not isinstance(spec, TensorSpec) or getattr(spec.dtype, "kind", "") != "i":
         return None
     if not all(isinstance(t, Sized) or t._value is not None for t in tensors):
         return None
