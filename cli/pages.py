@@ -14,6 +14,7 @@ from megengine.cli import records, report
 from megengine.cli.drawing_parts import predictions
 from megengine.cli.evaluation import Score
 from megengine.cli.ptq import Data
+from megengine.core.errors import listed
 from megengine.core.text import counted, share_of
 from megengine.quantization.checks import Comparison
 from megengine.traced_module import TracedModule
@@ -153,6 +154,8 @@ def compared(found: Comparison) -> str:
     share = found.output_agreement
     same = "" if share is None else f", the same first class for {share_of(share, found.output_samples)}"
     fall = "" if found.steepest is None else f"; most noise comes in at {found.steepest.name}"
+    if found.steepest is not None and (before := found.unseen.get(found.steepest.name)):
+        fall += f", where {listed(before[0], 3)} became {listed(before[1], 3)}"
     ratio = "equal in every value" if found.output_sqnr_db == float("inf") else f"SQNR {found.output_sqnr_db:.1f} dB"
     return (
         f"results: {ratio}, cosine {found.output_cosine:.5f}{same}, on {counted(found.batches, 'sample')}{fall}; "

@@ -1,7 +1,7 @@
 """Two networks value by value: where the second one leaves the first, whatever each of them computes in."""
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,8 @@ class Comparison:
             largest value stands at the same place, None for results that are no rows.
         batches: inputs that were run.
         output_samples: rows of the results by which the agreement is counted.
+        unseen: for values that are compared, what each network computes before them, back to other such values, that
+            the other one lacks; both have some, so that a layer which was fused is none.
     """
 
     values: tuple[ValuePair, ...]
@@ -59,6 +61,7 @@ class Comparison:
     output_agreement: float | None
     batches: int
     output_samples: int = 0
+    unseen: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
 
     @property
     def steepest(self) -> ValuePair | None:
@@ -127,7 +130,24 @@ def compare_values(
     reports = [_report(first, name, pairs[name], one) for name, one in sums.items() if one.count]
     agreement = float(np.mean(same)) if same else None
     missing = len(computed) - len(reports)
-    return Comparison(tuple(reports), max(missing, 0), outputs.sqnr_db, outputs.cosine, agreement, done, len(same))
+    lacking = _unseen(first, {one.name for one in reports}), _unseen(second, {one.other for one in reports})
+    both = {x.name: (lacking[0].get(x.name, ()), lacking[1].get(x.other, ())) for x in reports}
+    unseen = {name: two for name, two in both.items() if all(two)}
+    ends = outputs.sqnr_db, outputs.cosine, agreement
+    return Comparison(tuple(reports), max(missing, 0), *ends, done, len(same), unseen)
+
+
+def _unseen(graph: InternalGraph, compared: set[str]) -> dict[str, tuple[str, ...]]:
+    """For values that are compared the computed float values which they are made of and which are not compared."""
+    behind: dict[str, tuple[str, ...]] = {}
+    for expr in graph.exprs():
+        if isinstance(expr, Apply):
+            for node in expr.outputs:
+                parts = [x for n in expr.inputs if n.name not in compared for x in behind.get(n.name, ())]
+                is_new = is_float(node.spec.dtype) and not expr.record.dequantizes and node.name not in compared
+                own = [node.name] if is_new else []
+                behind[node.name] = tuple(dict.fromkeys(parts + own))
+    return {name: parts for name, parts in behind.items() if name in compared and parts}
 
 
 def _check_ends(first: InternalGraph, second: InternalGraph) -> None:

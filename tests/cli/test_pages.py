@@ -10,7 +10,9 @@ from PIL import Image
 
 from megengine.cli import pages
 from megengine.cli.evaluation import score
+from megengine.quantization.checks import compare_values
 from tests.helpers.command import call
+from tests.helpers.quant_nets import Builder
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,19 @@ def test_conclusions():
     assert "top-1 4 of 4 against 4 of 4" in line and "1 times the bytes" in line
     same = pages.conclusion([evaluated("a", a, a), evaluated("b", a, a)])
     assert same.startswith("b against a: equal results, the same first class for 4 of 4, on 4 samples")
+
+
+@pytest.mark.parametrize(("acts", "said"), [(("silu", "relu"), ", where act became act_1"), (("silu", "silu"), "")])
+def test_a_layer_that_was_replaced_is_named(acts, said):
+    """Its value has another name in each network, so the ratio falls at the next one that both have."""
+    graphs = []
+    for act, name in zip(acts, ("act", "act_1" if said else "act"), strict=True):
+        b = Builder((1, 3, 8, 8))
+        y = b.op(act, b.conv(b.x, 8, label="one"), label=name)
+        graphs.append(b.done(b.conv(y, 4, label="last")))
+    line = pages.compared(compare_values(*graphs, [(x,) for x in Builder((1, 3, 8, 8)).data(2)]))
+    assert line.startswith("results: SQNR" if said else "results: equal in every value")
+    assert ("most noise comes in at last, where act became act_1;" in line) == bool(said)
 
 
 def test_results_that_are_no_classes_have_no_first_class(tmp_path):
