@@ -175,3 +175,20 @@ def test_nearest_elements_are_written_as_they_were_read(shape, factors, op):
     x = np.random.default_rng(0).standard_normal([int(n) if n.isdigit() else 4 for n in shape.split(",")])
     (wanted,), (got,) = (answers(session_of(one), [x.astype(np.float32)]) for one in (model, again))
     np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("height", [8, "height"])
+def test_files_of_torch_mean_whole_lengths_between_aligned_corners(mode, height):
+    """The cases of the standard have exact ones: 8 * 0.6 - 1 = 3.8 steps where torch, and ONNX Runtime, have 3."""
+    model = parsed(f"""g (float[1,2,{height},9] x) => (float[1,2,m,n] y) {{
+        scales = Constant <value = float[4] {{1.0, 1.0, 0.6, 1.7}}> ()
+        y = Resize <mode = '{mode}', coordinate_transformation_mode = 'align_corners',
+                    cubic_coeff_a = -0.75> (x, , scales) }}""")
+    model.producer_name = "pytorch"
+    graph = load_graph(model)
+    for rows in (8,) if height == 8 else (8, 13):
+        x = np.random.default_rng(rows).standard_normal((1, 2, rows, 9)).astype(np.float32)
+        (wanted,) = answers(session_of(model), [x])
+        (made,) = interpret(graph, [Tensor(x)])
+        np.testing.assert_allclose(made.numpy(), wanted, rtol=1e-4, atol=1e-5)

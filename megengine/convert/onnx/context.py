@@ -93,7 +93,8 @@ class OnnxNode:
     """An ONNX node that is imported: inputs (arrays are constants), attributes, and the graph under construction.
 
     An optional input that is left out is None; `outputs` holds "" for a result that nothing reads; `dynamic` says
-    whether values that are quantized by the range at hand are, or are read as the real ones.
+    whether values that are quantized by the range at hand are, or are read as the real ones; `producer` is what wrote the
+    file.
     """
 
     graph: InternalGraph
@@ -104,6 +105,7 @@ class OnnxNode:
     opset: int
     outputs: tuple[str, ...]
     dynamic: bool = True
+    producer: str = ""
     meta: dict[str, Any] = field(default_factory=dict)
     constants: dict[int, TensorNode] = field(default_factory=dict)
     keep: dict[int, np.ndarray] = field(default_factory=dict)

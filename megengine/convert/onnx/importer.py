@@ -427,6 +427,7 @@ class _Importer:
             opset=opset,
             outputs=tuple(name if name in self.used else "" for name in node.output),
             dynamic=self.dynamic,
+            producer=self.model.producer_name,
             meta={"module": _module_path(node), "onnx": node.name or name, **_noted(node)},
             **self.shared,
         )

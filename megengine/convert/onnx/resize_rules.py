@@ -19,6 +19,9 @@ from megengine.traced_module.ir.node import TensorNode
 MAX_WEIGHTS = 1 << 26  # of the matrix that resizes an axis
 LONGEST = 500  # of the lengths at which open axes are tried
 MODES = ("nearest", "linear", "cubic")
+ROUNDS_LENGTHS = (
+    "pytorch"  # between aligned corners its files mean whole lengths; those of the standard's cases are exact
+)
 
 
 @rule("Resize", "Upsample", quantized=True)
@@ -130,7 +133,8 @@ def _axes(node: OnnxNode, shape: tuple[int, ...], where: str) -> list[Axis]:
         if not 1 <= new <= 1 << 16:
             raise node.fail(f"axis {axis} becomes {new} long; expected 1 to 65536")
         ends = (0.0, 1.0) if crops is None else (float(crops[k]), float(crops[k + len(named)]))
-        made[axis] = Axis(shape[axis], new, factor, *ends, sized=bool(sizes) and policy == "stretch")
+        sized = policy == "stretch" if sizes else where == "align_corners" and node.producer == ROUNDS_LENGTHS
+        made[axis] = Axis(shape[axis], new, factor, *ends, sized=sized)
     return made
 
 
