@@ -21,6 +21,11 @@ _NEEDED = (
     "file elsewhere with torch.onnx.export(module, inputs, 'net.onnx', dynamo=True) and read it with "
     "megengine.convert.onnx.load('net.onnx')"
 )
+_BRANCHES = "data-dependent"  # what torch says of networks that ask values before they go on
+_TRACED = (
+    "; or, where it takes the same way for all inputs, write it by torch.onnx.export(module, inputs, 'net.onnx', "
+    "dynamo=False), which follows the example, and read that with megengine.convert.onnx.load"
+)
 _LONGEST = 300  # characters of torch's message; the whole one is the cause
 
 
@@ -76,7 +81,7 @@ def from_torch(
         text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
         raise UnsupportedError(
             f"from_torch: torch cannot export {type(module).__name__}: {text}; change what it names, or convert the "
-            "parts of the module one by one"
+            f"parts of the module one by one{_TRACED if _BRANCHES in text.lower() else ''}"
         ) from error
     finally:
         for part, training in modes:

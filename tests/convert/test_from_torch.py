@@ -134,7 +134,7 @@ def test_functions_that_torchs_exporter_lacks():
     net = from_torch(module, x)
     for ours, theirs in zip(net(x), wanted(module, x), strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
-    assert not [e for e in net.graph.exprs() if e.callee in ("matinv", "svd")]  # computed from weights alone
+    assert not [e for e in net.graph.exprs() if getattr(e, "op", "") in ("matinv", "svd")]  # computed from weights alone
 
 
 class Spectral(torch.nn.Module):
@@ -193,7 +193,7 @@ def test_errors():
         def forward(self, x):
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(UnsupportedError, match=r"torch cannot export Branch: .*; change what it names"):
+    with pytest.raises(UnsupportedError, match=r"torch cannot export Branch: .*; change what it names.*dynamo=False"):
         from_torch(Branch(), np.ones(3, np.float32))
 
 

@@ -15,6 +15,7 @@ from megengine.core.errors import FileFormatError
 from megengine.core.spec import TensorSpec
 from megengine.traced_module import InternalGraph, TracedModule
 from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.ir.expr import Apply
 
 
 def part(*ends):
@@ -126,3 +127,32 @@ def test_narrow_places_are_written_wide():
     )
     (made,) = session.run(None, dict(zip(("x", "at"), given, strict=True)))
     np.testing.assert_array_equal(made, [[4, 5], [0, 1], [0, 1], [2, 3]])
+
+
+@pytest.mark.parametrize("covered", [1, 2])
+def test_a_number_at_the_places_of_a_mask_is_a_choice(covered):
+    """As torch writes `x[mask] = 0.5`: nothing has a length of its own, so that a batch stays open."""
+    text = f"""<ir_version: 9, opset_import: ["" : 18]>
+    g (float[batch,3] x) => (float[batch,3] y) {{
+        zero = Constant <value = float {{0.0}}> ()
+        number = Constant <value = float {{0.5}}> ()
+        last = Constant <value = int64[1] {{1}}> ()
+        first = {"ReduceMax <keepdims = 0> (x, last)" if covered == 1 else "Identity (x)"}
+        mask = Less (first, zero)
+        found = NonZero (mask)
+        places = Transpose <perm = [1, 0]> (found)
+        count = Shape <start = 0, end = 1> (places)
+        rest = Shape <start = {covered}> (x)
+        shape = Concat <axis = 0> (count, rest)
+        spread = Expand (number, shape)
+        y = ScatterND (x, places, spread)
+    }}"""
+    net = load(onnx.parser.parse_model(text))
+    ops = [e.op for e in net.graph.exprs() if isinstance(e, Apply)]
+    assert "where" in ops and not {"nonzero", "scatter_nd"} & set(ops)
+    for batch in (1, 6):
+        x = np.random.default_rng(batch).standard_normal((batch, 3)).astype(np.float32)
+        mask = x.max(1) < 0 if covered == 1 else x < 0
+        wanted = x.copy()
+        wanted[mask] = 0.5
+        np.testing.assert_array_equal(net(x).numpy(), wanted)

@@ -93,8 +93,7 @@ class OnnxNode:
     """An ONNX node that is imported: inputs (arrays are constants), attributes, and the graph under construction.
 
     An optional input that is left out is None; `outputs` holds "" for a result that nothing reads; `dynamic` says
-    whether values that are quantized by the range at hand are, or are read as the real ones; `producer` is what wrote the
-    file.
+    whether values that are quantized by the range at hand are, or are read as the real ones; `producer` wrote the file.
     """
 
     graph: InternalGraph

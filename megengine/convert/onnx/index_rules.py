@@ -81,7 +81,32 @@ def scatter_elements(node: OnnxNode, x: Value, index: Value, updates: Value) -> 
 @rule("ScatterND")
 def scatter_nd(node: OnnxNode, x: Value, index: Value, updates: Value) -> Value:
     """Updates at the places that the last axis of the index names, put there or combined with what is there."""
+    if (chosen_by := _masked(x, index, updates)) is not None and node.attr("reduction", "none") == "none":
+        return node.apply("where", node.reshape(chosen_by[0], _beside(chosen_by[0], x)), chosen_by[1], x)
     return node.apply("scatter_nd", x, index, updates, reduction=node.attr("reduction", "none"))
+
+
+def _masked(x: Value, index: Value, updates: Value) -> tuple[TensorNode, np.ndarray] | None:
+    """A mask and a number, where all its places get that number (`x[x < 0] = 0` of torch): no length is open then."""
+    moved, spread = _made_by(index, "transpose"), _made_by(updates, "broadcast_to")
+    found = None if moved is None else _made_by(moved.inputs[0], "nonzero")
+    if moved is None or found is None or spread is None or moved.attrs["perm"] != (1, 0):
+        return None
+    mask, number = found.inputs[0], constant_value(spread.inputs[0])
+    covered = len(mask.shape)
+    fits = (
+        mask.dtype == np.bool_ and mask.shape == x.shape[:covered] and len(updates.shape) == 1 + len(x.shape[covered:])
+    )
+    return (mask, number.reshape(())) if fits and number is not None and number.size == 1 else None
+
+
+def _made_by(value: Value, op: str) -> Apply | None:
+    made = value.expr if isinstance(value, TensorNode) else None
+    return made if isinstance(made, Apply) and made.op == op else None
+
+
+def _beside(mask: TensorNode, x: Value) -> tuple[int, ...]:
+    return (*mask.shape, *[1] * (len(x.shape) - len(mask.shape)))
 
 
 @rule("TensorScatter")
