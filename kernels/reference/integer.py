@@ -24,10 +24,10 @@ def multiplier(s_x: Any, s_w: Any, s_y: Any) -> np.ndarray:
 
 
 def product_multiplier(s_a: Any, s_r: Any, s_y: Any) -> float:
-    """m of a product of two computed tensors: `multiplier`, but at least the smallest normal number.
+    """The factor of a product of two computed tensors: `multiplier`, but at least the smallest normal number.
 
-    Values of dead branches are so small that the product of their scales is no float32 number; m times the largest sum is
-    still no part of a step then.
+    Values of dead branches are so small that the product of their scales is no float32 number; that factor times the
+    largest sum is still no part of a step.
     """
     return float(np.maximum(multiplier(s_a, s_r, s_y), np.finfo(f32).tiny))
 
