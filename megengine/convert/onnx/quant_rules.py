@@ -58,7 +58,8 @@ def _dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, axis
     """The floats that integers stand for; stored 8-bit weights stay integers."""
     if isinstance(x, np.ndarray):
         if not isinstance(scale, TensorNode) and not isinstance(zero, TensorNode):
-            flat = _checked(node, scale, least=0.0)  # a scale of stored biases is a product, which may be subnormal
+            # a scale of stored biases is a product, which may be subnormal; NNCF's weights have negative ones
+            flat = _checked(node, scale, least=-np.inf)
             offset = np.zeros(scale.shape, np.int32) if zero is None else zero.astype(np.int32)
             per_axis = (
                 flat.size > 1 and scale.ndim == 1 and axis is not None and x.shape[node.axis(axis, x.ndim)] == flat.size
@@ -91,7 +92,8 @@ def _constant_pair(node: OnnxNode, scale: Value, zero: Value | None) -> tuple[fl
 def _checked(node: OnnxNode, scale: np.ndarray, *, least: float = _NORMAL) -> np.ndarray:
     flat = scale.astype(np.float32).reshape(-1)
     if not flat.size or not np.all(np.isfinite(flat) & (flat >= least)):
-        raise node.fail(f"its scale is {brief(scale.reshape(-1).tolist())}; expected positive, normal, finite numbers")
+        wanted = "positive, normal, finite" if least > 0 else "finite"
+        raise node.fail(f"its scale is {brief(scale.reshape(-1).tolist())}; expected {wanted} numbers")
     return flat
 
 
