@@ -28,6 +28,7 @@ def _place(node: OnnxNode, index: int, count: int) -> int:
         raise node.fail(f"position {at} does not exist in a sequence of {counted(count, 'value')}")
     return at + count if at < 0 else at
 
+
 MOST_PARTS = 10_000  # of a tensor as a sequence
 
 
