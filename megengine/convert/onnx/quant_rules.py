@@ -92,8 +92,8 @@ def _constant_pair(node: OnnxNode, scale: Value, zero: Value | None) -> tuple[fl
 def _checked(node: OnnxNode, scale: np.ndarray, *, least: float = _NORMAL) -> np.ndarray:
     flat = scale.astype(np.float32).reshape(-1)
     if not flat.size or not np.all(np.isfinite(flat) & (flat >= least)):
-        wanted = "positive, normal, finite" if least > 0 else "finite"
-        raise node.fail(f"its scale is {brief(scale.reshape(-1).tolist())}; expected {wanted} numbers")
+        wanted = "positive, normal, finite numbers" if least > 0 else "finite numbers"
+        raise node.fail(f"its scale is {brief(scale.reshape(-1).tolist())}; expected {wanted}")
     return flat
 
 
