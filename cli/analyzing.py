@@ -95,7 +95,7 @@ def _show(out: Output, job: Job, found: quantizing.Found) -> None:
     ]
     out.table(f"Layers that gain most in float, on {counted(layers.batches, 'sample')}", columns, rows)
     parts = ", ".join(f"{kind} {decibel(ratio)}{' dB' * (ratio < math.inf)}" for kind, ratio in layers.parts.items())
-    added = round(layers.fusion_db, 1) + 0.0  # 0.0, not -0.0
+    added = round(layers.fusion_db or 0.0, 1) + 0.0  # 0.0, not -0.0
     out.say(f"rounded alone: {parts}; integer arithmetic adds {added:+.1f} dB")
     for title, lines in found.told().items():
         for line in lines[:LINES]:

@@ -137,8 +137,8 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     )
     if how is not None:
         out.say_once(f"pictures: {source}")
-    if pictured and Path(data).is_dir() and (others := images.others_in(Path(data))):
-        kinds = ", ".join(f"{count} {suffix}" for suffix, count in others.items())
+    if pictured and Path(data).is_dir() and (left := images.others_in(Path(data))):
+        kinds = ", ".join(f"{count} {suffix}" for suffix, count in left.items())
         out.say_once(f"note: files in {data} that are no pictures of known kinds are left out: {kinds}")
     if stored not in (None, how):
         out.say_once(f"note: the model stores another preparation, which --preprocess replaces: {stored}")

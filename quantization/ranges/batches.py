@@ -80,8 +80,8 @@ def items_of(batches: Iterable[Any], graph: InternalGraph) -> Iterable[Any]:
     """The batches of data: a mapping, or an array with the axes of the only input of the graph, is a batch itself."""
     if isinstance(batches, Mapping):
         return [batches]
-    array = hasattr(batches, "__array__") and len(graph.inputs) == 1
-    return [batches] if array and np.ndim(batches) == graph.inputs[0].spec.ndim else batches
+    array: Any = batches if hasattr(batches, "__array__") and len(graph.inputs) == 1 else None
+    return [batches] if array is not None and np.ndim(array) == graph.inputs[0].spec.ndim else batches
 
 
 def samples_of(arrays: Sequence[np.ndarray], shapes: Sequence[tuple[int, ...]]) -> Iterator[Batch]:
