@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from click.testing import CliRunner
 
 from megengine.cli.app import group
 from megengine.convert.onnx import load
 from megengine.traced_module.formats import native as files
+from tests.helpers.onnx_runtime import session_of
 
 SOURCE = """
 import numpy as np
@@ -61,7 +61,7 @@ def test_float16_runs_elsewhere(run, tmp_path):
     path = tmp_path / "half.onnx"
     assert run("--to", "fp16", "-o", path, "--half-ends").exit_code == 0
     x = np.random.default_rng(0).normal(0, 1, (1, 3, 8, 8)).astype(np.float16)
-    session = onnxruntime.InferenceSession(path)
+    session = session_of(path)
     got = session.run(None, {session.get_inputs()[0].name: x})[0]
     want = load(path)(x).numpy()
     assert got.dtype == want.dtype == np.float16

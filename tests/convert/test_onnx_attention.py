@@ -7,6 +7,7 @@ from onnx import TensorProto, helper
 from megengine.convert.onnx import load
 from megengine.core.errors import FileFormatError
 from megengine.plan import compile as compile_plan
+from tests.helpers.onnx_runtime import session_of
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -66,7 +67,7 @@ def _value(name, kind, shape, sizes, rng):
 def test_attention_is_that_of_the_runtime(name):
     op, inputs, results, attrs = CASES[name]
     model, rng = _model(op, inputs, results, attrs), np.random.default_rng(0)
-    net, session = load(model), runtime.InferenceSession(model.SerializeToString())
+    net, session = load(model), session_of(model)
     for sizes in ({"b": 1, "s": 3, "t": 4, "p": 2}, {"b": 3, "s": 5, "t": 2, "p": 1}):
         given = {one[0]: _value(*one, sizes, rng) for one in inputs if one[0]}
         for got, want in zip(compile_plan(net)(*given.values()), session.run(None, given), strict=True):

@@ -1,13 +1,13 @@
 """Random graphs of operators on shapes, with open axes, compared with ONNX Runtime at sizes beside the example."""
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
 from megengine.plan import compile as compile_plan
+from tests.helpers.onnx_runtime import session_of
 
 FLOAT = TensorProto.FLOAT
 END = 1 << 62
@@ -92,9 +92,7 @@ class Random:
 
 
 def runtime(proto):
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(proto, log_severity_level=4)
     return lambda x: session.run(None, {"x": x})[0]
 
 

@@ -14,6 +14,7 @@ from megengine.plan import compile as compile_plan
 from megengine.traced_module import TracedModule
 from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.formats import native
+from tests.helpers.onnx_runtime import session_of
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 RNG = np.random.default_rng(0)
@@ -258,11 +259,8 @@ def data(shape):
 
 
 def runtime(proto, *, optimised=True):
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    if not optimised:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    less = {} if optimised else {"graph_optimization_level": ort.GraphOptimizationLevel.ORT_DISABLE_ALL}
+    session = session_of(proto, log_severity_level=3, **less)
     return lambda x: session.run(None, {"x": x})[0]
 
 
@@ -393,9 +391,9 @@ def test_a_length_that_is_left_to_a_reshape_is_written(tmp_path):
     written = to_model(net)
     for shape in ((2, 3, 6, 8), (5, 3, 4, 8)):
         x = picture(*shape)
-        want = ort.InferenceSession(first.SerializeToString()).run(None, {"x": x})[0]
+        want = session_of(first).run(None, {"x": x})[0]
         for proto in (written, to_model(load(written))):
-            got = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})[0]
+            got = session_of(proto).run(None, {"x": x})[0]
             np.testing.assert_array_equal(got, want)
 
 
@@ -416,9 +414,9 @@ def test_products_of_letters_follow_open_axes():
     written = to_model(net)
     for shape in ((1, 3, 4, 5), (2, 3, 7, 2)):
         x = picture(*shape)
-        want = ort.InferenceSession(first.SerializeToString()).run(None, {"x": x})[0]
+        want = session_of(first).run(None, {"x": x})[0]
         np.testing.assert_allclose(net(x).numpy(), want, rtol=1e-5, atol=1e-5)
-        got = ort.InferenceSession(written.SerializeToString()).run(None, {"x": x})[0]
+        got = session_of(written).run(None, {"x": x})[0]
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 

@@ -14,6 +14,7 @@ from megengine.dispatch import NoRule, registry
 from megengine.tensor import Tensor
 from megengine.traced_module import InternalGraph, TracedModule, interpret
 from megengine.traced_module.editing.expressions import add_input, set_outputs
+from tests.helpers.onnx_runtime import session_of
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -75,7 +76,7 @@ def test_an_op_is_exported(op, opset):
                 to_model(TracedModule.from_graph(graph), opset=opset)
             continue
         model = to_model(TracedModule.from_graph(graph), opset=opset)
-        session = runtime.InferenceSession(model.SerializeToString())
+        session = session_of(model)
         there = session.run(None, {node.name: a for node, a in zip(graph.inputs, arrays, strict=True)})
         for found, expected in zip(there, interpret(graph, [Tensor(a, dtype=a.dtype) for a in arrays]), strict=True):
             assert (found.shape, found.dtype) == (expected.shape, expected.dtype)

@@ -10,6 +10,7 @@ from megengine.convert.onnx import load_graph
 from megengine.convert.onnx.exporter import to_model
 from megengine.core.errors import FileFormatError
 from megengine.traced_module import interpret
+from tests.helpers.onnx_runtime import session_of
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -69,7 +70,7 @@ def model_of(op, given, attrs, *, time=5, batch=3, features=4, hidden=6, outputs
 
 
 def by_runtime(model, x):
-    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = session_of(model)
     return session.run(None, {session.get_inputs()[0].name: x})
 
 

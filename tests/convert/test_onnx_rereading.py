@@ -12,6 +12,7 @@ from megengine.core.spec import TensorSpec
 from megengine.plan import compile as compile_plan
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.editing.expressions import add_input, set_outputs
+from tests.helpers.onnx_runtime import session_of
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -63,7 +64,7 @@ g (float[b,n] x) => (float[b,n] y) {
 
 def test_a_remainder_that_is_zero_at_some_lengths_decides_in_the_run():
     model = onnx.parser.parse_model(_EVEN)
-    net, session = load(model), runtime.InferenceSession(model.SerializeToString())
+    net, session = load(model), session_of(model)
     for n in (4, 5, 16):
         x = np.random.default_rng(n).standard_normal((2, n)).astype(np.float32)
         np.testing.assert_array_equal(compile_plan(net)(x)[0], session.run(None, {"x": x})[0])
@@ -138,7 +139,7 @@ g (int64[batch,n] x, float[9,4] w) => (float[k,4] y) {
 @pytest.mark.parametrize("text", [_GREEDY, _BAGS], ids=["greedy", "bags"])
 def test_loops_over_an_open_batch(text):
     model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
-    net, session = load(model), runtime.InferenceSession(model.SerializeToString())
+    net, session = load(model), session_of(model)
     w, e = (rng.standard_normal(n).astype(np.float32) for n in ((4, 6), (6, 4)))
     for batch, n in ((1, 3), (3, 5), (4, 2)):
         if text is _GREEDY:
@@ -159,7 +160,7 @@ def test_all_places_of_an_open_shape_follow_from_the_sizes(axes):
         places = NonZero (ones)
     }}"""
     model = onnx.parser.parse_model(text)
-    net, session = load(model), runtime.InferenceSession(model.SerializeToString())
+    net, session = load(model), session_of(model)
     assert "nonzero" not in {getattr(e, "op", "") for e in net.graph.exprs()}
     for b, n in ((1, 4), (3, 5), (4, 1)):
         x = np.random.default_rng(0).standard_normal((b, n, 3)).astype(np.float32)
@@ -189,9 +190,9 @@ g (float[b,n] x) => (float[b,k] y, float[m] z) {
 
 def test_ranges_up_to_a_computed_limit(tmp_path):
     model = onnx.parser.parse_model(_LENGTHS)
-    net, session = load(model), runtime.InferenceSession(model.SerializeToString())
+    net, session = load(model), session_of(model)
     export(net, tmp_path / "again.onnx")
-    again = runtime.InferenceSession(tmp_path / "again.onnx")
+    again = session_of(tmp_path / "again.onnx")
     for shape in ((1, 4), (3, 5)):
         x = np.random.default_rng(1).uniform(0, 3, shape).astype(np.float32)
         for got, there, want in zip(

@@ -70,7 +70,7 @@ def test_results_are_those_of_the_runtime(name):
     arrays = inputs_of(model)
     if "regions" in name:
         arrays[1] = np.array([[0, 1, 4, 3], [-2, -3, 9, 8], [3, 3, 3.5, 3.2]], np.float32)
-    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = session_of(model)
     wanted = session.run(None, dict(zip([i.name for i in session.get_inputs()], arrays, strict=True)))
     graph = load_graph(model.SerializeToString())
     graph.lint()

@@ -9,6 +9,7 @@ from megengine import plan
 from megengine.convert.onnx import load_graph
 from megengine.convert.onnx.exporter import to_model
 from megengine.traced_module import interpret
+from tests.helpers.onnx_runtime import session_of
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -54,7 +55,7 @@ def model_of(op, x, weight, attrs, outputs=("y",)):
 
 
 def by_runtime(model, x):
-    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = session_of(model)
     return session.run(None, {session.get_inputs()[0].name: x})
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from onnx_runtime import session_of
 
 import megengine.module as M
 from megengine import Tensor
@@ -144,7 +145,7 @@ def checked(case: dict[str, Any]) -> str:
     except GraphError as error:
         assert "assignment to one element twice" in str(error) or "only constant indices" in str(error), case
         return f"refused: {error}"
-    session = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
+    session = session_of(made)
     (there,) = session.run(None, {i.name: a for i, a in zip(session.get_inputs(), arrays, strict=True)})
     _same(there, wanted, "ONNX Runtime", case)
     back = load(made)

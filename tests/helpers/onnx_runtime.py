@@ -4,7 +4,9 @@ import numpy as np
 
 
 def session_of(model, **options):
-    """A session of a model: a ModelProto, or the path of a file; `options` are attributes of SessionOptions.
+    """A session of a model: a ModelProto, its bytes, or the path of a file; `options` are attributes of SessionOptions.
+
+    It has one thread: to begin and to end a pool of threads takes longer than to run most models of the tests.
 
     Without `x64quantprecision` sums of uint8 x int8 saturate at 16 bits on processors without VNNI:
     https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
@@ -13,10 +15,11 @@ def session_of(model, **options):
 
     settings = onnxruntime.SessionOptions()
     settings.add_session_config_entry("session.x64quantprecision", "1")
-    for name, value in options.items():
+    for name, value in {"intra_op_num_threads": 1, **options}.items():
         setattr(settings, name, value)
-    content = model.SerializeToString() if hasattr(model, "SerializeToString") else str(model)
-    return onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
+    if not isinstance(model, bytes):
+        model = model.SerializeToString() if hasattr(model, "SerializeToString") else str(model)
+    return onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
 
 
 def answers(session, arrays):

@@ -19,6 +19,7 @@ from megengine.quantization import quantize_model
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import InternalGraph, lower, trace_module
 from megengine.traced_module.editing.expressions import add_input, set_outputs
+from tests.helpers.onnx_runtime import session_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-an-op.md"
 SOURCES = re.findall(r"```py(?:thon)?\n(.*?)```", PAGE.read_text(), re.DOTALL)  # an op, a reader, a writer
@@ -90,10 +91,10 @@ def test_tracing():
 
 
 def test_onnx_both_ways(tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     path, a = tmp_path / "net.onnx", x(2, 3)
     export(lower(traced()), path)
-    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    session = session_of(path)
     (found,) = session.run(None, {session.get_inputs()[0].name: a.numpy()})
     np.testing.assert_array_equal(found, Net()(a).numpy())
     np.testing.assert_array_equal(load(path)(a).numpy(), Net()(a).numpy())
@@ -111,8 +112,8 @@ def test_integers():
 
 def found(model, **inputs):
     """What ONNX Runtime computes."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    pytest.importorskip("onnxruntime")
+    session = session_of(model)
     return session.run(None, inputs)[0]
 
 

@@ -11,6 +11,7 @@ from megengine.quantization.pipeline.fold import INSIDE, fold
 from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.settle import settle
 from megengine.traced_module.ir.expr import Apply
+from tests.helpers.onnx_runtime import session_of
 from tests.helpers.quant_nets import Builder, gated_net, residual_net
 
 
@@ -134,7 +135,7 @@ def test_a_number_beside_integers_is_an_integer_of_one_step(number):
 @pytest.mark.parametrize("opset", [13, 17, 18, 23])
 @pytest.mark.parametrize("centred", [True, False])
 def test_normalisations_are_written_at_every_opset(opset, centred, tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     rng = np.random.default_rng(0)
     b = Builder()
     attrs = {"axes": 2, "eps": 1e-5, "centred": centred, "reciprocal": False}
@@ -143,6 +144,6 @@ def test_normalisations_are_written_at_every_opset(opset, centred, tmp_path):
     y = [b.op("fused_norm", b.x, *factors[:n], **attrs) for n in range(3)]
     onnx.export(b.done(*y), tmp_path / "norm.onnx", opset=opset)
     x = b.data(1)[0]
-    got = runtime.InferenceSession(tmp_path / "norm.onnx").run(None, {"x": x})
+    got = session_of(tmp_path / "norm.onnx").run(None, {"x": x})
     for a, w in zip(got, onnx.load(tmp_path / "norm.onnx")(x), strict=True):
         np.testing.assert_allclose(a, w.numpy(), rtol=1e-4, atol=1e-5)

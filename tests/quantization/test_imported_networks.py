@@ -178,7 +178,7 @@ def test_integers_by_the_range_at_hand_are_the_runtimes(spread):
         "{ q, s, z = DynamicQuantizeLinear (x) }"
     )
     x = (spread * np.random.default_rng(0).normal(2, 1, (4, 5))).astype(np.float32)
-    wanted = runtime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    wanted = session_of(model).run(None, {"x": x})
     for got, want in zip(load(model)(x), wanted, strict=True):
         np.testing.assert_array_equal(got.numpy(), want)
 
@@ -204,7 +204,7 @@ def test_constants_with_a_scale_for_each_channel_that_are_no_weights(body):
     )
     x = np.random.default_rng(0).normal(0, 1, (4, 4)).astype(np.float32)
     net = integer_network(load(model))
-    (want,) = runtime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    (want,) = session_of(model).run(None, {"x": x})
     for got in (net(x).numpy(), plan.compile(net)(x)[0]):
         np.testing.assert_allclose(got, want, atol=0.051)
 

@@ -97,7 +97,7 @@ def test_both_levels_and_plans_follow_the_values(net, ops, tmp_path):
 def test_exported_networks_run_and_are_read_again(net, ops, opset, tmp_path):
     path = tmp_path / "net.onnx"
     export(ops, path, opset=opset)
-    session, back = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"]), load(path)
+    session, back = session_of(path), load(path)
     for x in inputs():
         wanted = net(tensor(x))
         same(session.run(None, {session.get_inputs()[0].name: x}), wanted)
