@@ -26,7 +26,9 @@ _HELD = {
 
 @click.command(
     epilog=examples(
-        "export net.mgt -o net.onnx --opset 18", "export q.mgt -o q.onnx --form qdq", "export q.mgt -o q.py"
+        "export net.mgt -o resnet.onnx --opset 18",
+        "export int8.mgt -o int8.onnx --form qdq",
+        "export int8.mgt -o int8.py",
     )
 )
 @click.argument("source", type=FILE, metavar="MODEL")

@@ -45,6 +45,9 @@ def folder(little, tmp_path_factory):
     traced = trace_module(models.resnet18().eval(), F.zeros((1, 3, 64, 64)))
     for name in ("net.tm", "copy.tm", "other-copy.tm", "net.mgt"):
         mge.save(traced, made / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        assert CliRunner().invoke(group, ["ptq", "net.onnx", "--data", "x.npy", "-o", "int8.mgt"]).exit_code == 0
     return made
 
 
