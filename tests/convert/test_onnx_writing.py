@@ -143,7 +143,9 @@ def test_a_computed_index_is_read_back(axis, many):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_halves_are_rounded_away_from_zero_and_nothing_less(dtype):
     most = 2.0 ** np.finfo(dtype).nmant  # odd numbers above it have no place for a half
-    ends = np.array([0.5, np.nextafter(dtype(0.5), dtype(0)), 1.5, 2.5, most + 1, most / 2 + 0.5, np.inf, np.nan], dtype)
+    ends = np.array(
+        [0.5, np.nextafter(dtype(0.5), dtype(0)), 1.5, 2.5, most + 1, most / 2 + 0.5, np.inf, np.nan], dtype
+    )
     values = np.concatenate([ends, -ends])
     check("round", [values], {})
     if dtype != np.float64:

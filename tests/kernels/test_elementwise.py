@@ -138,7 +138,9 @@ def test_halves_are_rounded_away_from_zero_and_nothing_less(dtype):
     digits = np.finfo(dtype).nmant  # from 2 ** digits on all numbers are whole
     ends = np.array([0.5, 1, 1.5, 2.5, 2.0 ** (digits - 1) + 0.5, 2.0**digits, 2.0**digits + 1, np.inf, np.nan], dtype)
     with np.errstate(all="ignore"):
-        near = np.concatenate([ends, np.nextafter(ends, ends.dtype.type(0)), np.nextafter(ends, ends.dtype.type(np.inf))])
+        near = np.concatenate(
+            [ends, np.nextafter(ends, ends.dtype.type(0)), np.nextafter(ends, ends.dtype.type(np.inf))]
+        )
     values = np.concatenate([near, -near, np.array([0, np.finfo(dtype).tiny, np.finfo(dtype).max], dtype)])
     whole = np.trunc(values)
     with np.errstate(invalid="ignore"):
