@@ -271,7 +271,9 @@ def compile_(e):
 
 def erase(e):
     graph = e.graph()
-    found = [x for x in graph.exprs(recursive=False) if x.kind != "Input" and not any(n.users for n in x.outputs)]
+    returned = {id(n) for n in graph.outputs}
+    unused = [x for x in graph.exprs(recursive=False) if not any(n.users or id(n) in returned for n in x.outputs)]
+    found = [x for x in unused if x.kind != "Input"]
     if not found:
         raise ImpossibleError
     want = e.mean()
