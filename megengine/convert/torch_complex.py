@@ -16,16 +16,6 @@ class Parts:
     im: Any
 
 
-_SAME_ON_PARTS = frozenset((
-    "alias", "cat", "clone", "constant_pad_nd", "contiguous", "copy", "detach", "expand", "flip", "gather",
-    "getitem", "index", "index_put", "index_select", "lift_fresh_copy", "mean", "neg", "permute",
-    "pixel_shuffle", "repeat", "reshape", "resolve_conj", "resolve_neg", "roll", "select", "select_scatter",
-    "slice", "slice_scatter", "split", "split_with_sizes", "squeeze", "squeeze_copy", "stack", "sum", "t",
-    "transpose", "unbind", "unsqueeze", "view", "where", "_unsafe_view",
-))  # fmt: skip
-_PRODUCTS = frozenset(("mul", "mm", "bmm", "matmul", "dot", "mv"))
-
-
 def in_real_parts(torch: Any, program: Any, inputs: tuple[Any, ...], named: dict[str, Any], shapes: Any) -> Any:
     """An exported program whose complex values are pairs of real ones; one without complex values as it is.
 
@@ -96,7 +86,7 @@ def _with_parts(torch: Any, change: Callable[[Parts], Any], value: Any) -> Any:
 
 
 def _called(torch: Any, target: Any, args: list[Any], named: dict[str, Any]) -> Any:
-    name = target._schema.name.partition("::")[2] if hasattr(target, "_schema") else target.__name__
+    name = getattr(target, "overloadpacket", target)
     real_of = {torch.complex64: torch.float32, torch.complex128: torch.float64}
     makes = named.get("dtype") in real_of
     named = {key: real_of.get(value, value) if key == "dtype" else value for key, value in named.items()}
@@ -111,12 +101,30 @@ def _called(torch: Any, target: Any, args: list[Any], named: dict[str, Any]) -> 
         return Parts(made, torch.zeros_like(made))
     if not any(isinstance(v, Parts) for v in leaves):
         return target(*args, **named)
-    if name in _PRODUCTS:
+    if name in _products(torch):
         return _product(target, *map(_pair, args[:2]))
-    if name not in _SAME_ON_PARTS:
+    if name not in _same_on_parts(torch):
         raise NotImplementedError(f"no rule for {name} of complex numbers")
     made = [target(*_with_parts(torch, take, args), **named) for take in (lambda v: v.re, lambda v: v.im)]
     return [Parts(*pair) for pair in zip(*made, strict=True)] if isinstance(made[0], (list, tuple)) else Parts(*made)
+
+
+def _same_on_parts(torch: Any) -> set[Any]:
+    """Functions that give their real and imaginary parts of these parts."""
+    aten = torch.ops.aten
+    return {
+        aten.alias, aten.cat, aten.clone, aten.constant_pad_nd, aten.contiguous, aten.copy, aten.detach,
+        aten.expand, aten.flip, aten.gather, operator.getitem, aten.index, aten.index_put, aten.index_select,
+        aten.lift_fresh_copy, aten.mean, aten.neg, aten.permute, aten.pixel_shuffle, aten.repeat, aten.reshape,
+        aten.resolve_conj, aten.resolve_neg, aten.roll, aten.select, aten.select_scatter, aten.slice,
+        aten.slice_scatter, aten.split, aten.split_with_sizes, aten.squeeze, aten.squeeze_copy, aten.stack,
+        aten.sum, aten.t, aten.transpose, aten.unbind, aten.unsqueeze, aten.view, aten.where, aten._unsafe_view,
+    }  # fmt: skip
+
+
+def _products(torch: Any) -> set[Any]:
+    aten = torch.ops.aten
+    return {aten.mul, aten.mm, aten.bmm, aten.matmul, aten.dot, aten.mv}
 
 
 def _pair(value: Any) -> Parts:
@@ -132,18 +140,20 @@ def _product(target: Callable[..., Any], a: Parts, b: Parts) -> Parts:
     return Parts(target(a.re, b.re) - target(a.im, b.im), target(a.re, b.im) + target(a.im, b.re))
 
 
-def _makers(torch: Any) -> dict[str, Callable[..., Any]]:
+def _makers(torch: Any) -> dict[Any, Callable[..., Any]]:
     """Functions of real values that give complex ones."""
+    aten = torch.ops.aten
     return {
-        "complex": lambda op, re, im: Parts(re, im),
-        "polar": lambda op, length, angle: Parts(length * torch.cos(angle), length * torch.sin(angle)),
-        "view_as_complex": lambda op, x: Parts(x[..., 0], x[..., 1]),
-        "_fft_r2c": lambda op, *args: _apart(torch, op(*args)),
+        aten.complex: lambda op, re, im: Parts(re, im),
+        aten.polar: lambda op, length, angle: Parts(length * torch.cos(angle), length * torch.sin(angle)),
+        aten.view_as_complex: lambda op, x: Parts(x[..., 0], x[..., 1]),
+        aten._fft_r2c: lambda op, *args: _apart(torch, op(*args)),
     }
 
 
-def _rules(torch: Any) -> dict[str, Callable[..., Any]]:
+def _rules(torch: Any) -> dict[Any, Callable[..., Any]]:
     """Functions of complex values, each with its op."""
+    aten = torch.ops.aten
 
     def whole(x: Parts) -> Any:
         return torch.view_as_complex(torch.stack((x.re, x.im), -1))
@@ -176,22 +186,24 @@ def _rules(torch: Any) -> dict[str, Callable[..., Any]]:
         return Parts(op(like, pair.re, **named), op(like, pair.im or 0, **named))
 
     return {
-        **dict.fromkeys(("add", "sub"), total),
-        **dict.fromkeys(("_conj", "conj_physical", "_conj_physical", "conj"), lambda op, x: Parts(x.re, -x.im)),
-        **dict.fromkeys(("full", "full_like"), filled),
-        "zeros_like": lambda op, x, **named: Parts(torch.zeros_like(x.re), torch.zeros_like(x.im)),
-        "_to_copy": lambda op, x, **named: x if isinstance(x, Parts) else Parts(x, torch.zeros_like(x)),
-        "real": lambda op, x: x.re,
-        "imag": lambda op, x: x.im,
-        "view_as_real": lambda op, x: torch.stack((x.re, x.im), -1),
-        "abs": lambda op, x: torch.sqrt(x.re * x.re + x.im * x.im),
-        "angle": lambda op, x: torch.atan2(x.im, x.re),
-        "exp": lambda op, x: Parts(torch.exp(x.re) * torch.cos(x.im), torch.exp(x.re) * torch.sin(x.im)),
-        "reciprocal": lambda op, x: inverse(x),
-        "div": quotient,
-        "pow": power,
-        "_fft_c2c": lambda op, x, *args: _apart(torch, op(whole(x), *args)),
-        "_fft_c2r": lambda op, x, *args: op(whole(x), *args),
+        **dict.fromkeys((aten.add, aten.sub), total),
+        **dict.fromkeys(
+            (aten._conj, aten.conj_physical, aten._conj_physical, aten.conj), lambda op, x: Parts(x.re, -x.im)
+        ),
+        **dict.fromkeys((aten.full, aten.full_like), filled),
+        aten.zeros_like: lambda op, x, **named: Parts(torch.zeros_like(x.re), torch.zeros_like(x.im)),
+        aten._to_copy: lambda op, x, **named: x if isinstance(x, Parts) else Parts(x, torch.zeros_like(x)),
+        aten.real: lambda op, x: x.re,
+        aten.imag: lambda op, x: x.im,
+        aten.view_as_real: lambda op, x: torch.stack((x.re, x.im), -1),
+        aten.abs: lambda op, x: torch.sqrt(x.re * x.re + x.im * x.im),
+        aten.angle: lambda op, x: torch.atan2(x.im, x.re),
+        aten.exp: lambda op, x: Parts(torch.exp(x.re) * torch.cos(x.im), torch.exp(x.re) * torch.sin(x.im)),
+        aten.reciprocal: lambda op, x: inverse(x),
+        aten.div: quotient,
+        aten.pow: power,
+        aten._fft_c2c: lambda op, x, *args: _apart(torch, op(whole(x), *args)),
+        aten._fft_c2r: lambda op, x, *args: op(whole(x), *args),
     }
 
 

@@ -88,9 +88,10 @@ def scatter_nd(node: OnnxNode, x: Value, index: Value, updates: Value) -> Value:
 
 def _masked(x: Value, index: Value, updates: Value) -> tuple[TensorNode, np.ndarray] | None:
     """A mask and a number, where all its places get that number (`x[x < 0] = 0` of torch): no length is open then."""
-    moved, spread = _made_by(index, "transpose"), _made_by(updates, "broadcast_to")
-    found = None if moved is None else _made_by(moved.inputs[0], "nonzero")
-    if moved is None or found is None or spread is None or moved.attrs["perm"] != (1, 0):
+    turned, spread = index.expr if isinstance(index, TensorNode) else None, _made_by(updates, "broadcast_to")
+    if not isinstance(turned, Apply) or turned.attrs.get("perm") != (1, 0) or spread is None:
+        return None
+    if (found := _made_by(turned.inputs[0], "nonzero")) is None:
         return None
     mask, number = found.inputs[0], constant_value(spread.inputs[0])
     covered = len(mask.shape)
