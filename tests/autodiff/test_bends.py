@@ -1,4 +1,4 @@
-"""Gradients where a function bends, jumps or is infinite: those of the formula's limit, never NaN from 0 times infinity."""
+"""Gradients where a function bends, jumps or is infinite: those of the limit, never NaN from 0 times infinity."""
 
 import numpy as np
 import pytest
