@@ -224,7 +224,8 @@ def _ends(known: TensorStatistics | QuantizedDType) -> tuple[float, float]:
 
 _POINTS = 4096
 _FEWEST, _MOST_VALUES = 512, 2**20  # points where a function differs from place to place, and all its values
-_UNSEEN = 1 / 1024  # of what the results span: a quarter of a step of 8 bits
+# of what the results span, a sixteenth of a step of 8 bits: all that lies beyond errs to the same side
+_UNSEEN = 1 / 4096
 
 
 def where_it_changes(argument: Argument, lo: float, hi: float) -> tuple[float, float]:
