@@ -132,9 +132,8 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     if preprocess is not None:
         how, origin = images.recipe(preprocess, shape if pictured else None), "--preprocess"
     source = Data(open_reader(data, slots, how=how, limit=samples), how, origin)
-    click.get_current_context().meta[HOLDER] = partial(
-        holder_of, reader=source.reader, inputs=[slot.name for slot in slots]
-    )
+    names = [slot.name for slot in slots]
+    click.get_current_context().meta[HOLDER] = partial(holder_of, reader=source.reader, inputs=names)
     if how is not None:
         out.say_once(f"pictures: {source}")
     if pictured and Path(data).is_dir() and (left := images.others_in(Path(data))):
