@@ -142,3 +142,21 @@ def test_converting_a_traced_module_is_one_edit(change):
     changed(X)
     changed.graph.lint()
     assert changed.graph.undo() and content(traced) == before and not changed.graph.undo()
+
+
+def test_a_layer_whose_weight_is_read_is_assigned_to():
+    class Tied(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = M.Linear(3, 3)
+
+        def forward(self, x):
+            return F.matmul(self.fc(x), self.fc.weight)
+
+    traced = trace_module(Tied(), tensor(np.ones((2, 3), np.float32)))
+    x = tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    with pytest.raises(GraphError, match=r"'fc.weight' is read by .*, and the new one has float32\[4, 3\] there"):
+        traced.fc = M.Linear(3, 4)
+    traced.fc = new = M.Linear(3, 3, bias=False)
+    np.testing.assert_allclose(traced(x).numpy(), x.numpy() @ new.weight.numpy().T @ new.weight.numpy(), rtol=1e-5)
+    traced.graph.lint()

@@ -103,7 +103,7 @@ def assigned(holder: Module, name: str, old: Any, value: Any) -> bool:
     def described(nodes: Sequence[Any]) -> str:
         return f"{name} = {type(value).__name__} of {nodes[0].graph.qualname}"
 
-    return _edited(lambda: _reads(holder, name), edit, "assign", described)
+    return _edited(lambda: _reads(holder, name, inside=isinstance(value, Module)), edit, "assign", described)
 
 
 def check_deletable(holder: Module, name: str) -> None:
@@ -116,20 +116,25 @@ def check_deletable(holder: Module, name: str) -> None:
         )
 
 
-def _reads(holder: Module, name: str) -> list[Node]:
-    """Nodes of all graphs that read an attribute. Raises GraphError if some read what is inside of it by its path."""
-    reads = []
+def _reads(holder: Module, name: str, *, inside: bool = False) -> list[Node]:
+    """Nodes of all graphs that read an attribute.
+
+    Raises GraphError if some read what is inside of it by its path; with `inside` only if no other reads it, for
+    `replace_module` looks at these.
+    """
+    reads, within = [], ""
     for graph in _graphs_of_modules():
         for expr in [e for e in graph.exprs(recursive=False) if isinstance(e, GetAttr)]:  # few of many
             places = list(places_read(expr))
             if not any(at is holder and part == name for at, part in places):
                 continue
             at, part = places[-1]
-            if at is not holder or part != name:
-                raise GraphError(
-                    f"{name!r} holds {expr.name!r}, which graph {graph.name!r} reads; replace the layers inside it"
-                )
-            reads.append(expr.output)
+            if at is holder and part == name:
+                reads.append(expr.output)
+            else:
+                within = f"{name!r} holds {expr.name!r}, which graph {graph.name!r} reads"
+    if within and not (inside and reads):
+        raise GraphError(f"{within}; replace the layers inside it")
     return reads
 
 
