@@ -82,6 +82,7 @@ def test_names_that_a_graph_does_not_have(name, hint):
 WRONG = {
     "a.relu_ot": "Net has no value 'a.relu_ot'; did you mean 'a.relu_out'",
     "b_uot": "Net has no value 'b_uot'; did you mean 'b_out'",
+    "b.*": "Net has no value 'b.*'; one name is taken here, and patterns by graph.get_node_by_name",
     "Net.a.[func_rel]": r"did you mean 'Net.a.\[func_relu\]'",
     "relu_out": "2 values are called 'relu_out'; give one by its path: a.relu_out, many.1.relu_out",
 }

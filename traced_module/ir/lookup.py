@@ -159,7 +159,7 @@ def node_named(graphs: Sequence[Any], name: str, first: Any | None = None) -> An
             known = [text for node in every for text in (node.name, *known_as(node))]
             where = preferred[0].name if preferred else "the module"
             below = next(filter(None, (_inside_an_op(graph, name) for graph in graphs)), "")
-            raise OptionError(f"{where} has no value {name!r}{below or nearest(name, known)}")
+            raise OptionError(f"{where} has no value {name!r}{below or _of_pattern(name) or nearest(name, known)}")
     if len(candidates) > 1:
         raise OptionError(_ambiguous(name, candidates))
     return candidates[0]
@@ -179,7 +179,13 @@ def nearest_node(graph: Any, name: str) -> str:
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
         return f"; a submodule has it: {same[0]!r}{more}; give that path, or use get_node_by_name"
-    return nearest(name, [*graph._names.nodes(), *(text for n in inside for text in known_as(n)[:2])])
+    known = [*graph._names.nodes(), *(text for n in inside for text in known_as(n)[:2])]
+    return _of_pattern(name) or nearest(name, known)
+
+
+def _of_pattern(name: str) -> str:
+    """The end of a message about a name that is a pattern."""
+    return "; one name is taken here, and patterns by graph.get_node_by_name" if "*" in name else ""
 
 
 def _inside_an_op(graph: Any, name: str, where: str = "") -> str:
