@@ -18,7 +18,8 @@ from megengine.core.sizes import closed
 from megengine.core.text import counted
 from megengine.device import normalize
 from megengine.dispatch.refusal import kinds_named
-from megengine.plan.compiler import Plan, StepInfo, is_exact
+from megengine.plan.building import StepInfo, is_exact, title
+from megengine.plan.compiler import Plan
 from megengine.plan.gpu_plan import GpuPlan
 from megengine.plan.segmented_plan import SegmentedPlan
 from megengine.traced_module import InternalGraph, TracedModule, lower
@@ -67,6 +68,9 @@ class OpenPlan:
 
     def __reduce__(self) -> Any:
         return OpenPlan, (self.source, self.make)
+
+    def __repr__(self) -> str:
+        return title(self, f"compiled for {counted(len(self._plans), 'shape')}")
 
     def profile(self, *inputs: Any, repeat: int = 20) -> list[tuple[StepInfo, float]]:
         """As `Plan.profile`, for the shapes of the inputs."""

@@ -23,8 +23,8 @@ from megengine.kernels.cuda.runtime import Recording, runtime_of
 from megengine.kernels.kernel import Kernel
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
+from megengine.plan.building import StepInfo, is_exact, title
 from megengine.plan.chains import fuse_chains
-from megengine.plan.compiler import StepInfo, is_exact
 from megengine.plan.fuse import fuse
 from megengine.plan.gpu_layouts import last_kernel, prefers_last, turnable, turned_op
 from megengine.plan.gpu_tuning import GpuTuner
@@ -257,6 +257,9 @@ class GpuPlan:
         self._given: list[DeviceArray] = []  # inputs of the recording
         self._apart = ""  # why steps run one by one
         self._lock = threading.Lock()  # calls share the memory of the recording
+
+    def __repr__(self) -> str:
+        return title(self, counted(len(self.steps), "step"), self.device)
 
     @property
     def steps(self) -> list[StepInfo]:

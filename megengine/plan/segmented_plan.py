@@ -16,7 +16,8 @@ from megengine.core.sizes import at, closed, names_of
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import apply
-from megengine.plan.compiler import Plan, StepInfo
+from megengine.plan.building import StepInfo, title
+from megengine.plan.compiler import Plan
 from megengine.tensor import Tensor
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.bodies import Body, bodies_of
@@ -88,6 +89,9 @@ class SegmentedPlan:
         self._stages = list(_stages(source, make))
         self._attrs = {id(expr): _attributes(expr, planned) for expr in counting(source)}
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return title(self, counted(len(self._stages), "stage"))
 
     def _runs(self, inputs: Sequence[Any]) -> Iterator[tuple[Segment | Apply, Plan | None, list[np.ndarray], Values]]:
         """Segments with their plans and the ops between, their inputs, and all values so far, to which callers add."""

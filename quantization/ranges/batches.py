@@ -11,7 +11,8 @@ from megengine.core.dtype import converted, first_changed
 from megengine.core.errors import CalibrationError, ShapeError
 from megengine.core.sizes import fits, is_open
 from megengine.core.text import counted
-from megengine.plan.compiler import Plan, is_exact
+from megengine.plan.building import is_exact
+from megengine.plan.compiler import Plan
 from megengine.plan.compiling import OpenPlan
 from megengine.quantization.ranges.keys import values_in_order
 from megengine.tensor import Tensor

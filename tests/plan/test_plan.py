@@ -15,7 +15,7 @@ from megengine.core.spec import TensorSpec
 from megengine.plan.memory import Lifetime, aligned, place
 from megengine.quantization import quantize_model, verify
 from megengine.tensor import tensor
-from megengine.traced_module import InternalGraph, TracedModule, trace_module
+from megengine.traced_module import InternalGraph, TracedModule, open_batch, trace_module
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 
 
@@ -99,6 +99,14 @@ def test_wrong_inputs(net):
         compiled(picture(2))
     with pytest.raises(DTypeError, match="is float64; expected float32"):
         compiled(picture().astype(np.float64))
+
+
+def test_plans_show_their_network_and_inputs(net):
+    compiled = plan.compile(trace_module(net, tensor(picture())), threads=2)
+    size = "float32[1, 3, 32, 32]"
+    assert repr(compiled) == f"<Plan of 'Net' for x {size}: {len(compiled.steps)} steps, 2 threads>"
+    opened = plan.compile(open_batch(trace_module(net, tensor(picture()))))
+    assert repr(opened) == "<OpenPlan of 'Net' for x float32[batch, 3, 32, 32]: compiled for 0 shapes>"
 
 
 def test_values_alive_together_do_not_overlap():
