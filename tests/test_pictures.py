@@ -61,6 +61,7 @@ def test_refusals(make, text):
         (lambda: T.HueTransform(0.7), "HueTransform: value is 0.7; expected a number of at least 0 and at most 0.5"),
         (lambda: T.Lighting(-1), "Lighting: scale is -1; expected a number of at least 0"),
         (lambda: T.ContrastTransform(0.3).apply(IMAGE), "ContrastTransform: a picture has shape .30, 40, 2.; expected"),
+        (lambda: T.Normalize([0, 0, 0]).apply(IMAGE), "shape .30, 40, 2., and mean 3 numbers; expected one for each"),
     ],
 )
 def test_refusals_of_colours(make, text):

@@ -101,6 +101,12 @@ class Normalize(InPlace):
             raise OptionError(f"Normalize: std is {std}; expected numbers other than 0")
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if values.size > 1 and image.ndim and image.shape[-1] not in (1, values.size):
+                raise ShapeError(
+                    f"Normalize: a picture has shape {image.shape}, and {name} {values.size} numbers; expected one for "
+                    "each channel of the last axis"
+                )
         return ((image - self.mean) / self.std).astype(np.float32)
 
 
