@@ -341,7 +341,8 @@ def _topk(x: np.ndarray, k: int, descending: bool) -> tuple[np.ndarray, np.ndarr
 
 def _topk_vjp(ctx: Any, ct: Tensor, _: Tensor | None) -> tuple[Tensor]:
     x = ctx.inputs[0]
-    zeros = Tensor._wrap(np.zeros(x.shape, storage_of(ct.dtype)), None, ct.device)
+    zero = Tensor._wrap(np.zeros((), storage_of(ct.dtype)), None, ct.device)
+    zeros = apply("broadcast_to", zero, shape=x.shape)  # made where the gradient is
     return (apply("scatter_elements", zeros, ctx.outputs[1], ct, axis=x.ndim - 1, reduction="add"),)
 
 
