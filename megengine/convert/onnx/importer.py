@@ -364,7 +364,8 @@ class _Importer:
     def _node(self, node: onnx.NodeProto, index: int, opset: int) -> None:
         if node.op_type == "Constant":
             if not is_text(node) or self.used.intersection(node.output):  # text that nothing reads is no fault
-                self._define(node.output[0], constant_of(node))
+                for name in filter(None, node.output):
+                    self._define(name, constant_of(node))
             return
         inputs = [self._input(name, node) for name in node.input]
         made = self._made(node, inputs, index, opset)

@@ -15,6 +15,7 @@ from megengine import random
 from megengine.core import absent
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, UnsupportedError, brief
 from megengine.core.exports import own_names
+from megengine.core.text import counted
 from megengine.data.transform.base import (
     InPlace,
     OfPictures,
@@ -104,8 +105,8 @@ class Normalize(InPlace):
         for name, values in (("mean", self.mean), ("std", self.std)):
             if values.size > 1 and image.ndim and image.shape[-1] not in (1, values.size):
                 raise ShapeError(
-                    f"Normalize: a picture has shape {image.shape}, and {name} {values.size} numbers; expected one for "
-                    "each channel of the last axis"
+                    f"Normalize: a picture has shape {image.shape}, and {name} {counted(values.size, 'number')}; "
+                    "expected one for each channel of the last axis"
                 )
         return ((image - self.mean) / self.std).astype(np.float32)
 
