@@ -283,6 +283,11 @@ def test_channels_in_groups(shape, groups, pairs, level):
             assert (out[x.size :] == 7).all()
 
 
+def test_halves_that_lie_apart_are_refused():
+    with pytest.raises(ValueError, match="softmax_step: of halves rows alone are taken"):
+        _core.softmax_step(outer=1, n=4, inner=2, in_turn=True, log=False, half=True, threads=1)
+
+
 def test_wrong_factors_of_channels_are_refused():
     for rows, groups in ((3, 2), (2, 4), (2, 0)):
         with pytest.raises(ValueError, match="channel_norm_step: factors .2 or 4, channels., of whole groups"):

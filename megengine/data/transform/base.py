@@ -145,6 +145,13 @@ def picture(name: str, value: Any) -> np.ndarray:
     return image if image.ndim == 3 else image[..., None]
 
 
+def of_channels(name: str, image: np.ndarray, count: int) -> np.ndarray:
+    """A picture of so many channels. Raises ShapeError for others."""
+    if image.ndim != 3 or image.shape[-1] != count:
+        raise ShapeError(f"{name}: a picture has shape {image.shape}; expected [H,W,{count}]")
+    return image
+
+
 def _real(name: str, value: Any) -> np.ndarray:
     image = np.asarray(value)
     if image.dtype.kind not in "buif":

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from megengine import random
-from megengine.core.errors import OptionError, ShapeError
-from megengine.data.transform.base import InPlace
+from megengine.core.errors import OptionError
+from megengine.data.transform.base import InPlace, of_channels
 from megengine.dispatch.refusal import constructor, explains
 
 _GRAY = np.array([0.114, 0.587, 0.299], np.float32)
@@ -23,12 +23,6 @@ _SIXTHS = np.array([[1, 3, 0], [1, 0, 2], [3, 0, 1], [0, 2, 1], [0, 1, 3], [2, 1
 
 def _limited(image: np.ndarray, kind: np.dtype) -> np.ndarray:
     return image.clip(0, 255).astype(kind)
-
-
-def _coloured(name: str, image: np.ndarray) -> np.ndarray:
-    if image.ndim != 3 or image.shape[-1] != 3:
-        raise ShapeError(f"{name}: a picture has shape {image.shape}; expected [H,W,3]")
-    return image
 
 
 class _Strength(InPlace):
@@ -67,7 +61,7 @@ class ContrastTransform(_Strength):
     """Distances to the mean gray multiplied by a random number of [1 - value, 1 + value]."""
 
     def _changed_by(self, strength: float, image: np.ndarray) -> np.ndarray:
-        values = _coloured(type(self).__name__, image).astype(np.float32)
+        values = of_channels(type(self).__name__, image, 3).astype(np.float32)
         mean = (values @ _GRAY).mean() * np.float32(1 - strength)
         return _limited(values * np.float32(strength) + mean, image.dtype)
 
@@ -76,7 +70,7 @@ class SaturationTransform(_Strength):
     """Distances to the gray of each point multiplied by a random number of [1 - value, 1 + value]."""
 
     def _changed_by(self, strength: float, image: np.ndarray) -> np.ndarray:
-        values = _coloured(type(self).__name__, image).astype(np.float32)
+        values = of_channels(type(self).__name__, image, 3).astype(np.float32)
         gray = (values @ _GRAY)[..., None] * np.float32(1 - strength)
         return _limited(values * np.float32(strength) + gray, image.dtype)
 
@@ -88,7 +82,7 @@ class HueTransform(_Strength):
     _most = 0.5
 
     def _changed_by(self, strength: float, image: np.ndarray) -> np.ndarray:
-        hue, saturation, value = _hues(_coloured(type(self).__name__, image).astype(np.uint8))
+        hue, saturation, value = _hues(of_channels(type(self).__name__, image, 3).astype(np.uint8))
         return _colours((hue + int(strength * 255)) % 256, saturation, value).astype(image.dtype)
 
 
@@ -164,7 +158,7 @@ class Lighting(InPlace):
             return image
         strengths = random.generator().normal(scale=float(self.scale) * 255, size=3)
         shift = (_VECTORS @ (_VALUES * strengths))[::-1]
-        return _limited(_coloured("Lighting", image) + shift, image.dtype)
+        return _limited(of_channels("Lighting", image, 3) + shift, image.dtype)
 
 
 class GaussianNoise(InPlace):

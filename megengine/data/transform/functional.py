@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import ArgumentError, ShapeError
-from megengine.data.transform.base import picture
+from megengine.data.transform.base import of_channels, picture
 from megengine.data.transform.resizing import LINEAR, resized
 from megengine.dispatch.refusal import explains
 
@@ -37,9 +37,7 @@ def wrap_keepdims(func: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 @wrap_keepdims
 def to_gray(image: np.ndarray) -> np.ndarray:
     """[H,W,3], in the order blue, green, red -> [H,W,1] with OpenCV's numbers."""
-    image = picture("to_gray", image)
-    if image.shape[-1] != 3:
-        raise ShapeError(f"to_gray: a picture has shape {image.shape}; expected [H,W,3]")
+    image = of_channels("to_gray", picture("to_gray", image), 3)
     if image.dtype.kind in "bui":
         return ((image @ _GRAY + _PARTS // 2) // _PARTS).astype(image.dtype)
     return image @ np.array([0.114, 0.587, 0.299], image.dtype)
@@ -49,10 +47,7 @@ def to_gray(image: np.ndarray) -> np.ndarray:
 @wrap_keepdims
 def to_bgr(image: np.ndarray) -> np.ndarray:
     """[H,W,1] -> [H,W,3], three times the same."""
-    image = picture("to_bgr", image)
-    if image.shape[-1] != 1:
-        raise ShapeError(f"to_bgr: a picture has shape {image.shape}; expected [H,W,1]")
-    return np.repeat(image, 3, axis=-1)
+    return np.repeat(of_channels("to_bgr", picture("to_bgr", image), 1), 3, axis=-1)
 
 
 @explains
