@@ -125,14 +125,15 @@ DEPTHWISE = {
 }
 
 
-def check_conv(x, w, geometry, kind, out, *, name, residual=None, op="qconv2d", margin=3):
+def check_conv(x, w, geometry, kind, out, *, name, residual=None, op="qconv2d", margin=3, weights=None, source=None):
     dtype = KINDS.get(out, out)
     x_type = KINDS[kind]
     depth = int(np.prod(w[1:]))
     lo, hi = (0, 0) if out == "float32" else (dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point - margin)
     attrs = {**geometry, "lo": lo, "hi": hi, "ratio": 0.0, "dtype": dtype}
-    weights = np.random.default_rng(7).integers(-128, 128, w).astype(np.int8)
-    arrays = [values(x_type, x, 1), weights, *channels(w[0], depth, 3)]
+    if weights is None:
+        weights = np.random.default_rng(7).integers(-128, 128, w).astype(np.int8)
+    arrays = [values(x_type, x, 1) if source is None else source, weights, *channels(w[0], depth, 3)]
     dtypes = [x_type, *[a.dtype for a in arrays[1:]]]
     if residual:
         attrs["ratio"] = float(integer.cut16(0.7123))
@@ -149,6 +150,20 @@ VARIANTS = [("u8", "u8z", None), ("s8z", "s8", "u8z"), ("u8z", "s8z", "s8z"), ("
 @pytest.mark.parametrize(("kind", "out", "residual"), [*VARIANTS, ("u8z", "float32", None)])
 def test_convolution(level, case, kind, out, residual):
     check_conv(*CONVS[case], kind, out, name="int8_conv", residual=residual)
+
+
+@pytest.mark.parametrize(
+    "case", ["1x1", "1x1-tails", "7x7-stem", "3x3-uneven", "3x3-dilated", "grouped", "full-blocks-even"]
+)
+@pytest.mark.parametrize("pair", [(64, -64), (64, 64), (127, 1), (0, -128), (64, 65), (2, 127)])
+def test_weights_at_the_limit_of_products_in_pairs(level, case, pair):
+    """Two neighbouring products with 255 reach the ends of 16 bits, or pass them."""
+    shape = CONVS[case][1]
+    weights = np.resize(np.array(pair, np.int8), shape[1])[:, None, None]
+    weights = weights * np.random.default_rng(3).choice([-1, 1], (shape[0], 1, *shape[2:]))
+    weights = np.ascontiguousarray(np.broadcast_to(weights, shape).clip(-128, 127).astype(np.int8))
+    source = values(KINDS["u8"], CONVS[case][0], 1) // 128 * 255
+    check_conv(*CONVS[case], "u8", "float32", name="int8_conv", weights=weights, source=source)
 
 
 @pytest.mark.parametrize("outputs", [15, 17, 37, 64, 70])

@@ -185,7 +185,9 @@ struct ConvKernels {
 
 struct Table {
     int lanes;  // 32-bit lanes of a vector
-    ConvKernels conv, depthwise;
+    ConvKernels conv;
+    ConvKernels small_conv;  // of weights of which no two neighbours sum to more than 128; may be empty
+    ConvKernels depthwise;
     ConvKernels wide_conv;                 // of wide sources
     ConvKernels wide_depthwise;            // of a source, residual or output that is wide
     void (*add)(const Elementwise&);       // r may be null: requantize

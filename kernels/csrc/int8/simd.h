@@ -101,6 +101,9 @@ inline void narrow(std::int16_t* p, vi v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                      _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)));
 }
+// Pairs: the sums of two neighbouring products of u8 and s8, as saturated s16.
+#define MGE_INT8_PAIRS
+inline vi pair_products(vi a, vi w) { return _mm256_maddubs_epi16(a, w); }
 // Words: twice kLanes s16 in a vector.
 #define MGE_INT8_WORDS
 inline vi words(const std::uint8_t* p) {
@@ -171,6 +174,8 @@ inline vi widen(const std::int16_t* p) {
 inline void narrow(std::int16_t* p, vi v) {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi32(v, v));
 }
+#define MGE_INT8_PAIRS
+inline vi pair_products(vi a, vi w) { return _mm_maddubs_epi16(a, w); }
 #define MGE_INT8_WORDS
 inline vi words(const std::uint8_t* p) {
     return _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
@@ -326,6 +331,10 @@ inline vi dot(vi acc, vi a, vi w, std::uint8_t) { return _mm512_dpbusd_epi32(acc
 using Element = std::uint8_t;
 #else
 using Element = std::int16_t;
+#endif
+#if defined(MGE_INT8_PAIRS)
+// For weights with which no sum of two neighbouring products leaves s16.
+inline vi dot(vi acc, vi a, vi w, std::uint8_t) { return addi(acc, madd(pair_products(a, w), set_words(1))); }
 #endif
 constexpr int kUnit = 4 / sizeof(Element);  // elements in a lane
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -27,7 +28,7 @@ class ConvStep final : public Step {
   public:
     ConvStep(const ConvOptions& o, const std::int8_t* w, const std::int32_t* b, const float* m,
              const float* bias)
-        : kernels_(kernels_of(o)), options_(o), weights_(weight_words(o)) {
+        : kernels_(kernels_of(o, w)), options_(o), weights_(weight_words()) {
         const ConvShape& s = options_.shape;
         pack(w);
         const int outputs = s.group_outputs(), lanes = active_table().lanes,
@@ -70,16 +71,30 @@ class ConvStep final : public Step {
     }
 
   private:
-    static const ConvKernels& kernels_of(const ConvOptions& o) {
+    static const ConvKernels& kernels_of(const ConvOptions& o, const std::int8_t* w) {
         const Table& t = active_table();
         const bool wide = o.shape.wide || o.epilogue.wide || (o.residual && o.epilogue.res_wide);
         if (o.depthwise) return wide ? t.wide_depthwise : t.depthwise;
-        return o.shape.wide ? t.wide_conv : t.conv;
+        if (o.shape.wide) return t.wide_conv;
+        return t.small_conv.run && has_small_weights(o.shape, w) ? t.small_conv : t.conv;
     }
 
-    static std::size_t weight_words(const ConvOptions& o) {
-        const std::size_t whole = kernels_of(o).weight_size(o.shape);
-        return o.shape.halved ? (whole * kernels_of(o).unit / 2 + 3) / 4 : whole;
+    // Sums of two neighbouring products with u8 stay in s16: 255 * 128 is less than 2**15.
+    static bool has_small_weights(const ConvShape& s, const std::int8_t* w) {
+        constexpr int kMost = 128;
+        const std::size_t taps = static_cast<std::size_t>(s.taps());
+        const std::int8_t* end = w + static_cast<std::size_t>(s.o) * s.depth();
+        if (std::all_of(w, end, [](int one) { return std::abs(one) <= kMost / 2; })) return true;
+        if (s.group_inputs() % 2) return false;  // neighbours belong to different taps
+        for (; w < end; w += 2 * taps)
+            for (std::size_t t = 0; t < taps; ++t)
+                if (std::abs(w[t]) + std::abs(w[taps + t]) > kMost) return false;
+        return true;
+    }
+
+    std::size_t weight_words() const {
+        const std::size_t whole = kernels_.weight_size(options_.shape);
+        return options_.shape.halved ? (whole * kernels_.unit / 2 + 3) / 4 : whole;
     }
 
     void pack(const std::int8_t* w) {
