@@ -70,7 +70,8 @@ class TransposedStep final : public Step {
     int parts() const override { return parts_; }
     std::size_t scratch_bytes() const override {
         const std::size_t pointers = 2 * static_cast<std::size_t>(s_.kernel[0]) * sizeof(void*);
-        if (!in_rows_) return pointers;
+        if (!in_rows_)
+            return pointers + (few() ? static_cast<std::size_t>(end() + kernels_.lanes) * sizeof(T) : 0);
         return pointers + static_cast<std::size_t>((ring_ * s_.in[1] + s_.out[1]) * s_.channels) * sizeof(T);
     }
 
@@ -81,7 +82,9 @@ class TransposedStep final : public Step {
         auto* const rows = reinterpret_cast<const T**>(scratch);
         auto* const weights = reinterpret_cast<const float**>(rows + s_.kernel[0]);
         T* const ring = reinterpret_cast<T*>(weights + s_.kernel[0]);
-        const std::int64_t lines = s_.batch * s_.out[0], size = s_.in[0] * s_.in[1] * s_.channels;
+        const std::int64_t lines = s_.batch * s_.out[0], size = s_.in[0] * row();
+        const T* const last = x + s_.batch * size - end();
+        if (!in_rows_ && few()) std::copy_n(last, end(), ring);
         std::int64_t ready = 0;  // rows of the image up to here lie in the ring
         for (std::int64_t i = lines * part / parts_; i < lines * (part + 1) / parts_; ++i) {
             const T* const image = x + i / s_.out[0] * size;
@@ -92,8 +95,10 @@ class TransposedStep final : public Step {
             for (std::int64_t t = 0; t < s_.kernel[0]; ++t) {
                 const std::int64_t y = s_.place(0, line, t);
                 if (y < 0) continue;
-                rows[high] =
-                    in_rows_ ? ring + y % ring_ * s_.in[1] * s_.channels : image + y * s_.in[1] * s_.channels;
+                const T* const there = image + y * row();
+                rows[high] = in_rows_                 ? ring + y % ring_ * row()
+                             : few() && there >= last ? ring + (there - last)
+                                                      : there;
                 weights[high++] = weights_.get() + t * s_.kernel[1] * room_;
             }
             T* const made =
@@ -112,6 +117,14 @@ class TransposedStep final : public Step {
     }
 
   private:
+    std::int64_t row() const { return s_.in[1] * s_.channels; }
+    bool few() const { return s_.channels < kernels_.lanes; }
+    // Numbers of the last rows, from which vectors of few channels would reach behind the input: they are
+    // copied.
+    std::int64_t end() const {
+        return std::min(s_.batch * s_.in[0], 1 + (kernels_.lanes + row() - 1) / row()) * row();
+    }
+
     void compute(const TransposedLine<T>& line) const {
         if constexpr (std::is_same_v<T, float>)
             kernels_.transposed(line);
