@@ -6,6 +6,8 @@
 #include <nanobind/stl/vector.h>
 #include <time.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -73,6 +75,46 @@ double thread_cpu() {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
+// Whether a signal has raised an error, KeyboardInterrupt most often, asked for a few times a second: Python
+// sees signals when the main thread runs its code, and a plan may run for long.
+class Interruption {
+  public:
+    bool came() {
+        const auto now = std::chrono::steady_clock::now();
+        if (now < next_) return false;
+        next_ = now + kBetween;
+        nb::gil_scoped_acquire gil;
+        return PyErr_CheckSignals() != 0;
+    }
+
+  private:
+    static constexpr std::chrono::milliseconds kBetween{100};
+    std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + kBetween;
+};
+
+// A plan while it runs: the Python code of a step or of a signal may not run it again in the same thread,
+// which would wait for itself.
+class Running {
+  public:
+    explicit Running(const void* plan) {
+        if (std::find(all().begin(), all().end(), plan) != all().end())
+            throw std::runtime_error(
+                "plan: it is running in this thread, which runs it again, from a signal handler or an op; "
+                "compile another "
+                "plan for that");
+        all().push_back(plan);
+    }
+    ~Running() { all().pop_back(); }
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+
+  private:
+    static std::vector<const void*>& all() {
+        thread_local std::vector<const void*> plans;
+        return plans;
+    }
+};
+
 class Plan {
   public:
     Plan(std::size_t arena_bytes, int threads)
@@ -129,6 +171,7 @@ class Plan {
              std::vector<double>* times = nullptr) {
         check(inputs, input_bytes_, "input");
         check(outputs, output_bytes_, "output");
+        const Running running(this);
         bool failed = false;
         {
             nb::gil_scoped_release release;
@@ -137,7 +180,12 @@ class Plan {
             std::vector<std::byte*> base = resolve(inputs, outputs);
             std::vector<std::byte*> pointers;
             Team team(threads_);
+            Interruption interruption;
             for (const Entry& e : entries_) {
+                if (interruption.came()) {
+                    failed = true;
+                    break;
+                }
                 const double begin = times ? thread_cpu() : 0;
                 pointers.clear();
                 for (int b : e.buffers) pointers.push_back(base[b]);
