@@ -254,6 +254,7 @@ def test_methods_of_megengine():
         (lambda: tensor([1, 2])[[0, 5]], IndexError, "index 5 is out of range"),
         (lambda: F.gather(tensor([[1, 2]]), 1, tensor([[0, 7]])), IndexError, "index 7 is out of range"),
         (lambda: F.one_hot(tensor([4]), 3), IndexError, "index 4 is out of range for 3 classes"),
+        (lambda: F.one_hot(tensor([1, -1]), 3), IndexError, "index -1 is out of range for 3 classes"),
         (lambda: F.embedding(tensor([9]), tensor(np.ones((3, 2)))), IndexError, "index 9 is out of range"),
         (lambda: tensor([1]) | 2, DTypeError, "logical_or: an operand is int32; expected bool"),
         (lambda: ~tensor([1]), DTypeError, "logical_not: an operand is int32; expected bool"),

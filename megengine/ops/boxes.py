@@ -46,9 +46,8 @@ def _parts(rois: np.ndarray, cells: np.ndarray, size: tuple[int, int]) -> Iterat
 def _pool(x: np.ndarray, rois: np.ndarray, size: Any, mode: str, scale: Any) -> tuple:
     pictures = rois[:, 0].astype(np.int64)
     if pictures.size and (pictures.min() < 0 or pictures.max() >= len(x)):
-        raise IndexOutOfRangeError(
-            f"roi_pooling: picture {pictures.max()} is out of range for {counted(len(x), 'picture')}"
-        )
+        worst = pictures.max() if pictures.max() >= len(x) else pictures.min()
+        raise IndexOutOfRangeError(f"roi_pooling: picture {worst} is out of range for {counted(len(x), 'picture')}")
     cells = np.zeros((len(rois), 4, max(size)), np.int32)  # first and last+1 row of every cell, then columns
     for axis, (n, length) in enumerate(zip(size, x.shape[2:], strict=True)):
         start, stop = (round_half_away(rois[:, column] * scale) for column in (2 - axis, 4 - axis))

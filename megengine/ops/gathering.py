@@ -25,7 +25,8 @@ def _one_hot_infer(x: TensorSpec, *, depth: int) -> TensorSpec:
 
 def _one_hot(x: np.ndarray, depth: int) -> np.ndarray:
     if x.size and (x.min() < 0 or x.max() >= depth):
-        raise IndexOutOfRangeError(f"one_hot: index {int(x.max())} is out of range for {counted(depth, 'class')}")
+        worst = x.max() if x.max() >= depth else x.min()
+        raise IndexOutOfRangeError(f"one_hot: index {worst} is out of range for {counted(depth, 'class')}")
     return (x[..., None] == np.arange(depth)).astype(np.int32)
 
 

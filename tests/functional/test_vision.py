@@ -113,6 +113,7 @@ PICTURE = tensor(X)
         (lambda: V.roi_align(PICTURE, tensor(ROIS[:, :4]), 2), "rois has shape"),
         (lambda: V.roi_align(PICTURE, tensor(ROIS + 5), 2), "index 6 is out of range"),
         (lambda: V.roi_pooling(PICTURE, tensor(ROIS + 5), 2), "picture 6 is out of range for 2 pictures"),
+        (lambda: V.roi_pooling(PICTURE, tensor(ROIS - 1), 2), "picture -1 is out of range for 2 pictures"),
         (lambda: V.roi_pooling(PICTURE, tensor(ROIS), 2, "avrage"), "did you mean 'average'"),
         (lambda: V.nms(tensor(ROIS), tensor([1.0, 2.0]), 0.5), "boxes have shape"),
         (lambda: V.nms(tensor(ROIS[:, 1:]), tensor([1.0, 2.0]), 1.5), "iou_thresh is 1.5; expected 0..1"),
