@@ -8,10 +8,11 @@ import click
 
 from megengine.cli import quantizing
 from megengine.cli.app import common, examples
+from megengine.cli.jobs import Job, inputs_of, prepared, quantized
 from megengine.cli.models import takes_choices
 from megengine.cli.output import Output, check_suffix, output_file, ratio_cell
 from megengine.cli.overwriting import check_outputs
-from megengine.cli.ptq import Job, inputs_of, prepared, ptq, quantized, write_report
+from megengine.cli.ptq import ptq, write_report
 from megengine.cli.recipes import NOT_IN_FILES
 from megengine.cli.report import decibel
 from megengine.cli.samples import tell_suspicious

@@ -6,11 +6,12 @@ import numpy as np
 from megengine import plan
 from megengine.cli.app import common, examples
 from megengine.cli.choices import FILE
+from megengine.cli.common_options import data_option, preprocess_option
 from megengine.cli.measuring import interleaved, with_integers
 from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output
-from megengine.cli.ptq import data_of, data_option, preprocess_option
 from megengine.cli.readers import Reader
+from megengine.cli.sources import data_of
 from megengine.core.dtype import is_float
 from megengine.core.errors import OptionError
 from megengine.core.text import counted

@@ -7,22 +7,14 @@ import click
 
 from megengine.cli.app import common, examples
 from megengine.cli.choices import FILE
+from megengine.cli.common_options import data_options, device_option, held_out_option, workers_option
 from megengine.cli.images import recipe_files
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import (
-    check_data,
-    check_weights,
-    data_of,
-    data_option,
-    device_option,
-    held_out_option,
-    preprocess_option,
-    samples_option,
-    workers_option,
-)
+from megengine.cli.refusals import check_data, check_weights
 from megengine.cli.samples import Samples, tell_suspicious
+from megengine.cli.sources import data_of
 from megengine.core.errors import CalibrationError, FileFormatError, MegEngineError
 from megengine.core.text import counted
 from megengine.quantization import Statistics, collect
@@ -35,9 +27,7 @@ from megengine.traced_module import lower
     )
 )
 @click.argument("model", type=FILE)
-@data_option(required=True)
-@preprocess_option
-@samples_option
+@data_options(required=True)
 @held_out_option
 @path_option("-o", "--output", required=True, help="Statistics to write: .stats.")
 @workers_option

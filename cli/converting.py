@@ -9,11 +9,13 @@ from megengine.cli import images
 from megengine.cli.app import common, examples
 from megengine.cli.benching import random_inputs
 from megengine.cli.choices import FILE, Choice
+from megengine.cli.common_options import data_options
 from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import check_weights, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.refusals import check_weights
 from megengine.cli.report import ratio_words
+from megengine.cli.sources import data_of
 from megengine.convert import onnx
 from megengine.core.errors import OptionError
 from megengine.core.text import counted, in_bytes, share_of
@@ -31,9 +33,7 @@ _TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 @click.option("--to", "kind", type=Choice([*_TYPES]), required=True, help="Type of weights and values.")
 @path_option("-o", "--output", required=True, help="Model to write: .mgt or .onnx.")
 @click.option("--half-ends", is_flag=True, help="Inputs and results have the type too; else they stay float32.")
-@data_option(required=False)
-@preprocess_option
-@samples_option
+@data_options(required=False)
 @graph_option
 @overwrite_option
 @shape_option

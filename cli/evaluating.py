@@ -12,13 +12,15 @@ from megengine import plan
 from megengine.cli import images, pages, records
 from megengine.cli.app import common, examples
 from megengine.cli.choices import FILE
+from megengine.cli.common_options import data_options
 from megengine.cli.evaluation import Score, score
 from megengine.cli.labels import labels_of
 from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output, cell_text, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import Data, check_weights, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.refusals import check_weights
 from megengine.cli.samples import LEAST, small_score, tell_suspicious
+from megengine.cli.sources import Data, data_of
 from megengine.core.errors import OptionError, QuantizationError, ShapeError
 from megengine.core.text import FEW, counted, share_of
 from megengine.quantization import stored_bytes
@@ -28,9 +30,7 @@ MOST = 20  # differing samples that --json lists for a model
 
 @click.command(epilog=examples("evaluate net.onnx q.mgt --data x.npy", "evaluate net.onnx q.mgt --data x.npy --json"))
 @click.argument("models", type=FILE, nargs=-1, required=True, metavar="MODEL...")
-@data_option(required=True)
-@preprocess_option
-@samples_option
+@data_options(required=True)
 @click.option(
     "--labels",
     type=FILE,

@@ -10,8 +10,8 @@ from typing import Any
 from megengine.cli import records, report
 from megengine.cli.measuring import measured
 from megengine.cli.output import cell_text
-from megengine.cli.ptq import Data
 from megengine.cli.readers import Batch
+from megengine.cli.sources import Data
 from megengine.core.text import counted, in_bytes, share_of
 from megengine.quantization import stored_bytes
 from megengine.quantization.checks import Comparison, compare_values

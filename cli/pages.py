@@ -13,7 +13,7 @@ import numpy as np
 from megengine.cli import records, report
 from megengine.cli.drawing_parts import predictions
 from megengine.cli.evaluation import Score
-from megengine.cli.ptq import Data
+from megengine.cli.sources import Data
 from megengine.core.errors import listed
 from megengine.core.text import counted, share_of
 from megengine.quantization.checks import Comparison

@@ -8,10 +8,12 @@ import click
 from megengine.cli import images, pages, records
 from megengine.cli.app import common, examples
 from megengine.cli.choices import FILE
+from megengine.cli.common_options import data_options
 from megengine.cli.models import InputChoices, load_models, shape_option
 from megengine.cli.output import Output, check_suffix, output_file, ratio_cell
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import check_weights, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.refusals import check_weights
+from megengine.cli.sources import data_of
 from megengine.quantization.checks import compare_values
 
 ROWS = 12
@@ -20,9 +22,7 @@ ROWS = 12
 @click.command(epilog=examples("compare net.onnx q.mgt --data x.npy", "compare net.onnx q.mgt --data x.npy --json"))
 @click.argument("first", type=FILE, metavar="A")
 @click.argument("second", type=FILE, metavar="B")
-@data_option(required=True)
-@preprocess_option
-@samples_option
+@data_options(required=True)
 @path_option("--report", "report_path", help="Write a self-contained .html report too.")
 @overwrite_option
 @shape_option

@@ -12,23 +12,17 @@ import numpy as np
 from megengine.cli import images, records
 from megengine.cli.app import common, examples
 from megengine.cli.choices import FILE, Choice, Number
+from megengine.cli.common_options import data_option, layers_options, preprocess_option, samples_option
 from megengine.cli.labels import labels_of
 from megengine.cli.made_pages import Made, made_page
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Bar, Output, check_suffix, kept_after_interrupt, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import (
-    check_varies,
-    check_weights,
-    data_of,
-    data_option,
-    layers_options,
-    preprocess_option,
-    samples_option,
-)
 from megengine.cli.qat_goals import Goal, by_labels, by_results
 from megengine.cli.readers import Batch, Reader, kind_of
+from megengine.cli.refusals import check_varies, check_weights
 from megengine.cli.samples import EVERY, LEAST, Index, digest_of, held_out_of, small_score, suspicious, tell_suspicious
+from megengine.cli.sources import data_of
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError
 from megengine.core.text import counted
 from megengine.quantization import PROFILES, QuantConfig, RangeMethod, prepare_qat

@@ -11,6 +11,7 @@ import click
 from megengine.cli import images, pages, recipes, records
 from megengine.cli.app import common, examples
 from megengine.cli.choices import FILE
+from megengine.cli.common_options import data_options
 from megengine.cli.made_pages import COMPARED, Made, made_page
 from megengine.cli.measuring import with_integers
 from megengine.cli.models import (
@@ -24,10 +25,11 @@ from megengine.cli.models import (
 )
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import Data, check_weights, data_of, data_option, preprocess_option, samples_option
 from megengine.cli.readers import Batch
+from megengine.cli.refusals import check_weights
 from megengine.cli.replaying import command_of
 from megengine.cli.samples import Samples
+from megengine.cli.sources import Data, data_of
 from megengine.core.errors import OptionError
 from megengine.core.text import counted
 from megengine.quantization.checks import compare_values, require_integers
@@ -40,9 +42,7 @@ HELD = 16  # samples that are looked at where no record says how many score
 @click.argument("result", type=FILE)
 @path_option("-o", "--output", required=True, help="Page to write: .html.")
 @click.option("--model", type=FILE, help="The float network.  [default: that which RESULT was made from]")
-@data_option(required=False)
-@preprocess_option
-@samples_option
+@data_options(required=False)
 @overwrite_option
 @shape_option
 @common

@@ -9,21 +9,14 @@ import click
 from megengine.cli import frontier, images, records
 from megengine.cli.app import FailedError, common, examples
 from megengine.cli.choices import FILE, Choice, Number
+from megengine.cli.common_options import data_options, layers_options
 from megengine.cli.made_pages import Made, made_page
 from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, check_writable, kept_after_interrupt
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.cli.ptq import (
-    Data,
-    check_varies,
-    check_weights,
-    data_of,
-    data_option,
-    layers_options,
-    preprocess_option,
-    samples_option,
-)
+from megengine.cli.refusals import check_varies, check_weights
 from megengine.cli.samples import Samples, tell_suspicious
+from megengine.cli.sources import Data, data_of
 from megengine.core.errors import listed
 from megengine.core.files import replacing
 from megengine.core.text import counted, in_bytes, share_of
@@ -45,9 +38,7 @@ JUDGING = 2  # one of so many samples judges: a few dozen tell agreement to a fe
     )
 )
 @click.argument("model", type=FILE)
-@data_option(required=True)
-@preprocess_option
-@samples_option
+@data_options(required=True)
 @click.option(
     "--held-out",
     type=click.IntRange(0),

@@ -6,10 +6,11 @@ import click
 
 from megengine.cli.app import FailedError, common, examples
 from megengine.cli.choices import FILE
+from megengine.cli.common_options import checked_device, data_options
 from megengine.cli.measuring import verify_line, with_integers
 from megengine.cli.models import InputChoices, load_model, shape_option
 from megengine.cli.output import Output
-from megengine.cli.ptq import checked_device, data_of, data_option, preprocess_option, samples_option
+from megengine.cli.sources import data_of
 from megengine.quantization.checks import require_integers
 from megengine.quantization.checks import verify as check
 
@@ -21,9 +22,7 @@ from megengine.quantization.checks import verify as check
     )
 )
 @click.argument("model", type=FILE)
-@data_option(required=True)
-@preprocess_option
-@samples_option
+@data_options(required=True)
 @click.option(
     "--threads", multiple=True, type=click.IntRange(1, 256), default=(1, 2), show_default=True, help="Repeat."
 )

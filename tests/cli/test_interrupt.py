@@ -33,7 +33,7 @@ LINE = "mge-quantize: interrupted; no unfinished file was left"
 PTQ = "ptq MODEL --data data.npy -o out.mgt --onnx out.onnx --report out.html"
 STAGES = [
     ("import", "megengine.convert.onnx.importer:read_model", PTQ),
-    ("lower the import", "megengine.cli.ptq:lower", PTQ),
+    ("lower the import", "megengine.cli.jobs:lower", PTQ),
     ("read data", "megengine.cli.readers:check_batch", PTQ),
     ("canonicalize", "megengine.quantization.pipeline.calibrate:canonicalize", PTQ),
     ("calibrate", "megengine.kernels.counting:count", PTQ),
