@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import megengine.functional as F
 import megengine.module as M
+from megengine.models.building import builder
 from megengine.tensor import Tensor
 
 # kernel, expansion, channels, repeats, first stride
@@ -79,6 +80,7 @@ class EfficientNetLite0(M.Module):
         return self.fc(self.dropout(F.flatten(F.adaptive_avg_pool2d(x, 1), 1)))
 
 
+@builder
 def efficientnet_lite0(num_classes: int = 1000) -> EfficientNetLite0:
     """EfficientNet-Lite0, 4,652,008 parameters."""
     return EfficientNetLite0(num_classes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import megengine.functional as F
 import megengine.module as M
+from megengine.models.building import builder
 from megengine.tensor import Tensor
 
 # expansion, channels, repeats, first stride
@@ -53,6 +54,7 @@ class MobileNetV2(M.Module):
         return self.classifier(F.flatten(x, 1))
 
 
+@builder
 def mobilenet_v2(num_classes: int = 1000) -> MobileNetV2:
     """MobileNetV2 of width 1, 3,504,872 parameters."""
     return MobileNetV2(num_classes)

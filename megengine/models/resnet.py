@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import megengine.functional as F
 import megengine.module as M
+from megengine.models.building import builder
 from megengine.tensor import Tensor
 
 
@@ -87,11 +88,13 @@ class ResNet(M.Module):
         return self.fc(F.flatten(F.adaptive_avg_pool2d(x, 1), 1))
 
 
+@builder
 def resnet18(num_classes: int = 1000) -> ResNet:
     """ResNet-18, 11,689,512 parameters."""
     return ResNet(BasicBlock, (2, 2, 2, 2), num_classes)
 
 
+@builder
 def resnet50(num_classes: int = 1000) -> ResNet:
     """ResNet-50, 25,557,032 parameters."""
     return ResNet(Bottleneck, (3, 4, 6, 3), num_classes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import megengine.functional as F
 import megengine.module as M
+from megengine.models.building import builder
 from megengine.tensor import Tensor
 
 
@@ -46,6 +47,7 @@ class SqueezeNet(M.Module):
         return F.flatten(F.adaptive_avg_pool2d(x, 1), 1)
 
 
+@builder
 def squeezenet1_1(num_classes: int = 1000) -> SqueezeNet:
     """SqueezeNet 1.1, 1,235,496 parameters."""
     return SqueezeNet(num_classes)

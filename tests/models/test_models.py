@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from megengine import models
-from megengine.core.errors import FileFormatError, OptionError
+from megengine.core.errors import ArgumentError, FileFormatError, OptionError
 from megengine.models.efficientnet import SameConv2d
 from megengine.tensor import tensor
 from megengine.traced_module import trace_module
@@ -80,6 +80,16 @@ def test_names_shapes_and_errors():
         models.adapt(net, {"conv9.weight": np.zeros(1)}, models.PRETRAINED["efficientnet_lite0"].rules)
     with pytest.raises(OptionError, match="did you mean 'mobilenet_v2'"):
         models.load_pretrained("mobilenet_v3", "x.pth")
+
+
+@pytest.mark.parametrize("call", [dict(pretrained=True), dict(weights="DEFAULT"), dict(num_classes=True), (True,)])
+@pytest.mark.parametrize("name", sorted(models.PRETRAINED))
+def test_calls_that_ask_for_published_weights_are_told_where_they_are(name, call):
+    args, kwargs = ((), call) if isinstance(call, dict) else (call, {})
+    message = rf"{name}: builds a network with random weights; .*load_pretrained\('{name}', FILE\)"
+    with pytest.raises(ArgumentError, match=message) as told:
+        getattr(models, name)(*args, **kwargs)
+    assert isinstance(told.value, TypeError)
 
 
 def test_preprocessing():
