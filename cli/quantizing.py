@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from megengine.cli.output import Output
-from megengine.cli.report import Section, ratio_words
+from megengine.cli.report import Section, decibel, ratio_words
 from megengine.cli.samples import Samples
 from megengine.core.errors import listed
 from megengine.core.text import counted, share_of
@@ -25,6 +25,7 @@ from megengine.quantization import (
     quantize_model,
     stored_bytes,
 )
+from megengine.quantization.pipeline.advice import WORTH
 from megengine.traced_module import TracedModule
 
 LOST = 3  # edges of the lowest SQNR that a page names
@@ -52,9 +53,9 @@ class Found:
         line = f"outputs: {ratio}, cosine {one.output_cosine:.5f}{same}{samples}"
         if self.faults:
             return f"{line}; at fault: {self.faults[0].layer} ({self.faults[0].cause})"
-        if self.advice:
+        if self.advice and self.advice[0].gain >= WORTH:
             return f"{line}; {self.advice[0]}"
-        return line if self.layers is None else f"{line}; no fault found, and no setting tried gains 0.1 dB"
+        return line if self.layers is None else f"{line}; no fault found, and no setting tried gains {WORTH:g} dB"
 
     def told(self) -> dict[str, list[str]]:
         """Lines by kind, the gravest first: a danger that conversion deals with is a note."""
@@ -69,7 +70,10 @@ class Found:
         """Lines about the edges with the most noise and its cause, and what to do where nothing was tried."""
         worst = [edge for edge in self.edges.worst(LOST) if edge.sqnr_db is not None and edge.sqnr_db < math.inf]
         lines = [
-            ("lost most", f"{e.name} ({e.op}): {e.sqnr_db:.1f} dB" + (f", by {e.noise_from}" if e.noise_from else ""))
+            (
+                "lost most",
+                f"{e.name} ({e.op}): {decibel(e.sqnr_db)} dB" + (f", by {e.noise_from}" if e.noise_from else ""),
+            )
             for e in worst
         ]
         if worst and self.layers is None:

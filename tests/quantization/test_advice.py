@@ -6,6 +6,7 @@ from quant_nets import Builder, residual_net
 
 from megengine.quantization import QuantConfig, RangeMethod, advise, quantize_model, requantize
 from megengine.quantization.checks import Noise
+from megengine.quantization.pipeline import advice
 from megengine.quantization.pipeline.advice import slower
 
 
@@ -26,7 +27,7 @@ def test_the_layer_to_keep_in_float_comes_first_with_the_gain_that_it_has():
     data, seen = b.data(3, seed=7), []
     sensitive = [model.float_graph.inputs[0].name, "last", "coarse"]  # an input may be the most sensitive value
     found = advise(model, sensitive, data, b.data(), progress=lambda *step: seen.append(step))
-    order = [((one.time or 0) > 0.5, -one.gain) for one in found]
+    order = [(one.gain < 1, (one.time or 0) > 0.5, -one.gain) for one in found]
     assert order == sorted(order)
     assert "keep coarse in float" in [one.text for one in found]
     one = next(x for x in found if x.text == "keep coarse in float")
@@ -76,6 +77,19 @@ def test_settings_that_cost_no_time_are_advised_before_layers_in_float():
     assert found["--weights per_channel"] > found["keep the weight of coarse in int8"] > 0
     unread = advise(model, ["coarse"], b.data(3, seed=7))
     assert "--effort balanced" not in [one.text for one in unread], "it needs the data again"
+
+
+def test_advice_is_ordered_by_use(monkeypatch):
+    """A decibel that costs twice the time is of more use than a tenth that costs nothing."""
+    b, graph = residual_net()
+    gains = {"a": (0.15, None), "b": (5.0, 1.5), "c": (4.0, 0.1), "d": (0.9, 0.2), "e": (6.0, None)}
+    quantized = quantize_model(graph, b.data())
+    kept = [(name, quantized.config.changed(exclude=(name,))) for name in gains]
+    monkeypatch.setattr(advice, "_proposals", lambda *_, **__: kept)
+    monkeypatch.setattr(advice, "_compiled", lambda model, config, data: config.exclude[0])
+    monkeypatch.setattr(advice, "_sqnr", lambda one, *_: 30 + gains[one][0] if isinstance(one, str) else 30.0)
+    monkeypatch.setattr(advice, "slower", lambda here, again, other, inputs: gains[other][1])
+    assert [one.text for one in advise(quantized, [], b.data(1, seed=7))] == ["e", "c", "b", "d", "a"]
 
 
 def test_what_gains_nothing_is_left_out():
