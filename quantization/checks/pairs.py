@@ -139,15 +139,30 @@ def compare_values(
 
 def _unseen(graph: InternalGraph, compared: set[str]) -> dict[str, tuple[str, ...]]:
     """For values that are compared the computed float values which they are made of and which are not compared."""
-    behind: dict[str, tuple[str, ...]] = {}
-    for expr in graph.exprs():
-        if isinstance(expr, Apply):
-            for node in expr.outputs:
-                parts = [x for n in expr.inputs if n.name not in compared for x in behind.get(n.name, ())]
-                is_new = is_float(node.spec.dtype) and not expr.record.dequantizes and node.name not in compared
-                own = [node.name] if is_new else []
-                behind[node.name] = tuple(dict.fromkeys(parts + own))
-    return {name: parts for name, parts in behind.items() if name in compared and parts}
+    place = {expr: number for number, expr in enumerate(graph.exprs())}
+    found = {}
+    for expr in place:
+        if isinstance(expr, Apply) and (names := [node.name for node in expr.outputs if node.name in compared]):
+            behind = sorted(_behind(expr, compared), key=place.__getitem__)
+            parts = tuple(node.name for one in behind for node in one.outputs if _is_unseen(one, node, compared))
+            found |= dict.fromkeys(names, parts) if parts else {}
+    return found
+
+
+def _behind(expr: Apply, compared: set[str]) -> set[Apply]:
+    """The operations that an operation reads, back to values that are compared."""
+    found: set[Apply] = set()
+    left = [expr]
+    while left:
+        for node in left.pop().inputs:
+            if node.name not in compared and isinstance(one := node.expr, Apply) and one not in found:
+                found.add(one)
+                left.append(one)
+    return found
+
+
+def _is_unseen(expr: Apply, node: TensorNode, compared: set[str]) -> bool:
+    return is_float(node.spec.dtype) and not expr.record.dequantizes and node.name not in compared
 
 
 def _check_ends(first: InternalGraph, second: InternalGraph) -> None:
