@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from megengine.cli.report import decibel
 from megengine.core.text import counted
 from megengine.quantization import Budget, Point, SearchResult
 
@@ -157,7 +158,7 @@ def _front(x: Axis, y: Axis, points: Sequence[Point]) -> list[Point]:
 def _mark(point: Point, x: float, y: float, result: SearchResult) -> str:
     kind = "base" if point == result.base else "kept" if point in result.pareto else "beaten"
     told = (
-        f"{point.bytes / 1e6:.2f} MB, {point.latency_ms:.3g} ms, {point.sqnr_db:.1f} dB, "
+        f"{point.bytes / 1e6:.2f} MB, {point.latency_ms:.3g} ms, {decibel(point.sqnr_db)} dB, "
         f"{100 * point.agreement:.1f} % agreement; {counted(len(point.rules), 'rule')}"
     )
     title = f"<title>{escape(told)}</title>"

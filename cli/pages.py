@@ -70,7 +70,7 @@ class Evaluated:
     def against(self, first: Evaluated) -> str:
         """The comparison with the first model in a sentence."""
         one = self.score
-        ratio = "equal results" if one.sqnr == float("inf") else f"SQNR {one.sqnr:.1f} dB"
+        ratio = "equal results" if one.sqnr == float("inf") else f"SQNR {report.decibel(one.sqnr)} dB"
         tops = " against ".join(share_of(x.top1, x.count) for x in (one, first.score))
         top = f", top-1 {tops}" if self.labelled else ""
         ratio += f" of the first of {counted(self.results, 'result')}" if self.results > 1 else ""
@@ -156,7 +156,11 @@ def compared(found: Comparison) -> str:
     fall = "" if found.steepest is None else f"; most noise comes in at {found.steepest.name}"
     if found.steepest is not None and (before := found.unseen.get(found.steepest.name)):
         fall += f", where {listed(before[0], 3)} became {listed(before[1], 3)}"
-    ratio = "equal in every value" if found.output_sqnr_db == float("inf") else f"SQNR {found.output_sqnr_db:.1f} dB"
+    ratio = (
+        "equal in every value"
+        if found.output_sqnr_db == float("inf")
+        else f"SQNR {report.decibel(found.output_sqnr_db)} dB"
+    )
     return (
         f"results: {ratio}, cosine {found.output_cosine:.5f}{same}, on {counted(found.batches, 'sample')}{fall}; "
         f"{counted(len(found.values), 'value')} compared, {found.missing} without a partner"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import megengine.functional as F
+from megengine.cli.report import decibel
 from megengine.core.errors import OptionError
 from megengine.core.text import counted, share_of
 from megengine.quantization import QATGraph
@@ -85,7 +86,7 @@ def by_results(network: QATGraph, inputs: Sequence[np.ndarray]) -> Goal:
         noise, power = np.sum((made - wanted.astype(np.float64)) ** 2), np.sum(wanted.astype(np.float64) ** 2)
         return MOST_DB if noise == 0 else float(min(MOST_DB, 10 * np.log10(max(power, 1e-300) / noise)))
 
-    return Goal(targets, loss, score, "SQNR of the results", lambda value, _: f"{value:.1f} dB")
+    return Goal(targets, loss, score, "SQNR of the results", lambda value, _: f"{decibel(value)} dB")
 
 
 def _float_results(network: QATGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -253,12 +253,12 @@ def number(value: Any) -> str:
 
 def decibel(value: float | None) -> str:
     """One decimal; no error at all is `exact`."""
-    return "exact" if value is None or math.isinf(value) else f"{value:.1f}"
+    return "exact" if value is None or math.isinf(value) else f"{round(value, 1) + 0.0:.1f}"  # 0.0, not -0.0
 
 
 def ratio_words(value: float) -> str:
     """`SQNR 20.3 dB`, or `exact`."""
-    return "exact" if value == math.inf else f"SQNR {value:.1f} dB"
+    return "exact" if value == math.inf else f"SQNR {decibel(value)} dB"
 
 
 def percent(value: float) -> str:

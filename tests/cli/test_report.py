@@ -20,7 +20,7 @@ from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.images import Recipe
 from megengine.cli.measuring import interleaved
 from megengine.cli.quantizing import Found, noted
-from megengine.cli.report import WORDS, Section, decibel, histogram, number, percent, profile, render
+from megengine.cli.report import WORDS, Section, decibel, histogram, number, percent, profile, ratio_words, render
 from megengine.models import resnet50
 from megengine.quantization import Risk, TensorStatistics
 from megengine.tensor import tensor
@@ -92,6 +92,7 @@ def test_histogram_marks_the_ends_of_the_integers():
 
 
 def test_numbers_for_people():
+    assert decibel(-0.004) == "0.0" and ratio_words(-0.04) == "SQNR 0.0 dB" and decibel(-0.06) == "-0.1"
     assert (number(None), number(0.123456), number(3)) == ("–", "0.1235", "3")
     assert (decibel(None), decibel(math.inf), decibel(12.34)) == ("exact", "exact", "12.3")
     assert (percent(0), percent(0.00123)) == ("0", "0.123 %")
