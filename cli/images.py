@@ -214,7 +214,7 @@ def _parsed(value: str) -> Any:
 
 def _recipe_file(path: Path) -> dict[str, Any]:
     try:
-        return _read(path.read_text(encoding="utf-8"))
+        return _read(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise FileFormatError(f"recipe {path}: no such file{nearest_file(path)}") from error
     except OSError as error:

@@ -70,7 +70,7 @@ def _mended(array: np.ndarray) -> str:
 def _of_lines(path: Path, data: str) -> Labels:
     """Classes line by line, or by the paths of pictures, in the order of the reader."""
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeError) as error:
         raise FileFormatError(f"--labels {path}: cannot be read ({error})") from error
     pairs = [line.rpartition(",") for line in lines]

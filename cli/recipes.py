@@ -69,7 +69,7 @@ def _read(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> 
     if not path.exists():
         raise click.BadParameter(f"{str(path)!r}: no such file{nearest_file(path)}", ctx, parameter)
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
         raise click.BadParameter(f"{str(path)!r}: not a TOML file ({error})", ctx, parameter) from error
     name = ctx.command.name or ""

@@ -90,11 +90,13 @@ def test_models_are_scored_by_labels_in_every_form():
     assert first[1]["sqnr"] > 20 and first[1]["bytes"] < first[0]["bytes"]
     np.save("zeros.npy", np.zeros(12, np.int64))
     write("either.txt", "0 1\n" * 12)
+    write("of_windows.txt", "\ufeff" + "0\r\n" * 12)
     by_file = [
         found("evaluate", "net.onnx", "--data", "x.npy", "--labels", f)["models"][0]
-        for f in ("zeros.npy", "either.txt")
+        for f in ("zeros.npy", "either.txt", "of_windows.txt")
     ]
     assert 0 <= by_file[0]["top1"] <= 1 and by_file[1]["top1"] == 1 == by_file[0]["top5"]
+    assert by_file[2] == by_file[0]
     words = ("--data", "photos", "--preprocess", "imagenet")
     write("by_path.csv", "path,class\ndog/3.png,1\ncat/1.png,0\ncat/2.png,0\n")
     a, b = (found("evaluate", "net.onnx", *words, "--labels", how)["models"][0] for how in ("folders", "by_path.csv"))
