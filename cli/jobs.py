@@ -10,6 +10,7 @@ from megengine.cli.output import Output
 from megengine.cli.refusals import check_data, check_weights
 from megengine.cli.samples import Samples
 from megengine.cli.sources import Data, data_of
+from megengine.core.errors import OptionError
 from megengine.quantization import QuantConfig, QuantizedModel, RangeMethod
 from megengine.quantization.checks import require_float, require_float_modules
 from megengine.traced_module import TracedModule, lower
@@ -18,6 +19,8 @@ from megengine.traced_module import TracedModule, lower
 def config_of(*, activations: str | None, percentile: float, **choices: Any) -> QuantConfig:
     """Settings by options; those that were not given are the effort's."""
     given = {name: value for name, value in choices.items() if value is not None}
+    if activations != "percentile" and percentile != RangeMethod("percentile").percentile:
+        raise OptionError("--percentile: only --activations percentile takes it; add that, or leave --percentile out")
     if activations is not None:
         given["activations"] = RangeMethod(activations, percentile)
     return QuantConfig.of(**given)

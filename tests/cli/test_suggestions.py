@@ -136,6 +136,10 @@ ADDED = [
     (("draw", "no shape.onnx", "-o", "a.svg"), r"for example with (--input-shape \S+)$"),
     (("edit", "net.onnx", "-o", "net.onnx"), r"or add (--overwrite)$"),
     (("ptq", "net.onnx", "--data", "data.npy", "-o", "net.onnx"), r"or add (--overwrite)$"),
+    (
+        ("ptq", "net.onnx", "--data", "data.npy", "-o", "q.mgt", "--percentile", "99"),
+        r"only (--activations percentile) takes it",
+    ),
     (("ptq", "open.onnx", "--data", "pictures", "--preprocess", "tf", "-o", "q.mgt"), r"example (--preprocess \S+)$"),
 ]
 
