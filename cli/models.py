@@ -254,6 +254,8 @@ def _read(source: str, shapes: InputChoices, *, dynamic: bool) -> TracedModule:
         if suffix == ".py":
             hint = f"; add the function that gives the model, {source}:FUNCTION"
         raise OptionError(f"model {source!r}: expected {', '.join(SUFFIXES)} or module.py:function{hint}")
+    if "://" in source:
+        raise OptionError(f"model {source!r}: an address; expected a file, so download it first")
     if not path.is_file():
         raise FileFormatError(f"model {source!r}: no such file{nearest_file(path, SUFFIXES)}")
     if suffix == ".onnx":

@@ -37,9 +37,9 @@ def replay(result: str, output: Path, overwrite: bool, out: Output, **places: An
     """
     suffix = Path(result).suffix
     check_suffix("RESULT", Path(result), _KINDS)
-    check_suffix("--output", output, {suffix: _KINDS[suffix]})
     record = records.from_metadata(load_model(result).graph.metadata, result)
     command_of(record)  # refused before anything is written
+    check_suffix("--output", output, {suffix: _KINDS[suffix]})
     changed = [
         f"{name} {was}, now {now}" for name, was in record["versions"].items() if (now := records.version(name)) != was
     ]

@@ -111,6 +111,8 @@ def test_functions_that_give_another_network_each_time_are_told(call, folder):
         ("export trained.mgt -o n.onnx --form qdq", "qat made 'trained.mgt', and only ptq writes pairs"),
         ("export net.onnx -o net.onnx", "would replace 'net.onnx'"),
         ("export q.mgt -o n.onnx --opset 99", "opset 99; expected 13 to"),
+        ("replay net.onnx -o n.mgt", "model 'net.onnx': stores no record of its making"),
+        ("ptq https://a.b/c.onnx --data x.npy -o n.mgt", "an address; expected a file, so download it first"),
     ],
 )
 def test_refusals(call, folder, line, message):
