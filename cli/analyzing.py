@@ -16,6 +16,7 @@ from megengine.cli.ptq import ptq, write_report
 from megengine.cli.recipes import NOT_IN_FILES
 from megengine.cli.report import decibel
 from megengine.cli.samples import tell_suspicious
+from megengine.cli.unprepared import tell_unprepared
 from megengine.core.text import counted
 from megengine.quantization import advise, audit, diagnose, sensitivity
 
@@ -68,11 +69,12 @@ def _analyze(page: Path | None, out: Output, **options: Any) -> dict[str, Any]:
     with out.progress("advice", None) as bar:
         advice = advise(result, tried, held, job.samples, progress=bar.show)
     found = quantizing.Found(edges, layers, faults, risks, advice, job.samples.scored_on())
+    notes = tell_unprepared(out, job.source.graph, job.data.reader)
     _show(out, job, found)
     if page is not None:
         write_report(page, job, result, found)
     facts = {"model": job.name, "preprocess": job.data.describe(), "scored_on": job.samples.scored_on()}
-    return {**facts, "warnings": job.samples.warnings(), **found.to_json()}
+    return {**facts, "warnings": job.samples.warnings(), "notes": notes, **found.to_json()}
 
 
 def _show(out: Output, job: Job, found: quantizing.Found) -> None:

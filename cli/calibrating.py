@@ -15,6 +15,7 @@ from megengine.cli.overwriting import check_outputs, overwrite_option, path_opti
 from megengine.cli.refusals import check_data, check_weights
 from megengine.cli.samples import Samples, tell_suspicious
 from megengine.cli.sources import data_of
+from megengine.cli.unprepared import tell_unprepared
 from megengine.core.errors import CalibrationError, FileFormatError, MegEngineError
 from megengine.core.text import counted
 from megengine.quantization import Statistics, collect
@@ -89,10 +90,12 @@ def _collected(path: Path, part: Path, out: Output, *, model: str, data: str, pr
         raise
     part.unlink(missing_ok=True)
     tell_suspicious(out, chosen.warnings(scores=False))
+    notes = tell_unprepared(out, source.graph, chosen.reader)
     return {
         "model": model,
         "digest": statistics.model,
         "samples": statistics.samples.total(),
         "edges": len(statistics.edges),
         "warnings": chosen.warnings(scores=False),
+        "notes": notes,
     }

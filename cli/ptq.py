@@ -18,6 +18,7 @@ from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_o
 from megengine.cli.output import Output, check_suffix, kept_after_interrupt, output_file, ratio_cell
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.samples import Samples, tell_suspicious
+from megengine.cli.unprepared import tell_unprepared
 from megengine.convert import onnx
 from megengine.core.errors import OptionError, listed
 from megengine.core.text import in_bytes, share_of
@@ -193,6 +194,7 @@ def _quantize(files: dict[str, Path], out: Output, **options: Any) -> dict[str, 
     if "report" in files:
         write_report(files["report"], job, result, found)
     tell_suspicious(out, job.samples.warnings())
+    notes = tell_unprepared(out, job.source.graph, job.data.reader)
     if result.report.undone:
         out.say(result.report.undone, "yellow")
     if "onnx" in files and (said := quantizing.saturation_of(result)):
@@ -204,6 +206,7 @@ def _quantize(files: dict[str, Path], out: Output, **options: Any) -> dict[str, 
         "record": records.from_metadata(result.integer_graph.metadata, job.name),
         "scored_on": job.samples.scored_on(),
         "warnings": job.samples.warnings(),
+        "notes": notes,
         "undone": result.report.undone,
         "float_bytes": small[0],
         "int8_bytes": small[1],

@@ -23,6 +23,7 @@ from megengine.cli.readers import Batch, Reader, kind_of
 from megengine.cli.refusals import check_varies, check_weights
 from megengine.cli.samples import EVERY, LEAST, Index, digest_of, held_out_of, small_score, suspicious, tell_suspicious
 from megengine.cli.sources import data_of
+from megengine.cli.unprepared import tell_unprepared
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError
 from megengine.core.text import counted
 from megengine.quantization import PROFILES, QuantConfig, RangeMethod, prepare_qat
@@ -176,6 +177,7 @@ def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str,
         source.graph.metadata.update(images.to_metadata(source_data.how))
     digests = {"model": records.digest_of(source.graph), "data": samples_of.digest}
     tell_suspicious(out, warnings := samples_of.warnings())
+    notes = tell_unprepared(out, source.graph, source_data.reader)
     counts = {"training": len(taught[1]), "choosing": len(choosing[1]), "held out": len(scoring[1])}
     record = records.record_of(digests=digests, counts=counts, samples=index)
     record["recipe"].pop("resume", None)  # how often it was interrupted makes no difference
@@ -202,9 +204,11 @@ def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str,
         held = _batches(scoring[0], len(next(iter(source_data.reader))[0]))
         page = Made(model, source.graph, best.graph, held, who, said, "Epochs, on the samples that choose", table)
         file.write_text(made_page(page, source_data, f"{Path(model).name}, trained in integers"), encoding="utf-8")
-    facts = {"model": model, "preprocess": source_data.describe(), "record": record, "warnings": warnings}
+    facts = {"model": model, "preprocess": source_data.describe(), "record": record}
     return {
         **facts,
+        "warnings": warnings,
+        "notes": notes,
         "epochs": [dict(zip(("epoch", "loss", "score"), row, strict=True)) for row in told["epochs"][1:]],
         "best": training.best,
         "best_epoch": training.best_epoch,

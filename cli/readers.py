@@ -2,11 +2,12 @@
 
 import hashlib
 import importlib.util
+import math
 import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,16 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from megengine.cli.images import PRESETS, SUFFIXES, Recipe, images_in, load
+from megengine.cli.images import CHANNELS, PRESETS, SUFFIXES, Recipe, images_in, load, others_in
 from megengine.core.dtype import converted, first_changed, storage_of
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, listed, nearest, nearest_file
-from megengine.core.sizes import fits
+from megengine.core.sizes import fits, is_open
 from megengine.core.text import counted
 from megengine.quantization.ranges import keys_of_inputs, samples_of, shape_remedy, values_in_order
 
 Batch = tuple[np.ndarray, ...]
+RAW, BYTE = 100, 255  # what recordings pass somewhere, and classes, counts and masks seldom do; the most in a byte
 _ALWAYS_UNPACKED = 1 << 30  # bytes that a .npz file may unpack to, however small it is
 _MOST_PACKED = 200  # times its size, for larger ones
+_TO_ARRAYS = {  # what is to be done with files of other kinds
+    ".py": "add the function that gives them, FILE:FUNCTION",
+    ".csv": "numpy.save('data.npy', numpy.loadtxt('FILE', delimiter=',', ndmin=2)) writes its rows",
+    ".pt": "numpy.save('data.npy', torch.load('FILE').numpy()) writes its tensor",
+    ".pth": "numpy.save('data.npy', torch.load('FILE').numpy()) writes its tensor",
+    ".safetensors": "numpy.savez('data.npz', **safetensors.numpy.load_file('FILE')) writes its arrays",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,8 @@ class Reader:
     """A data source that can be read more than once: `start` opens a pass of `count` batches (None: not known).
 
     `regrouped` opens one whose batches do not follow from the order of the data, where the reader puts several samples
-    into a batch. `names` are those of the batches.
+    into a batch. `names` are those of the batches. `at_once` is how many samples a batch has. `recorded` tells of
+    arrays as far as they were read, by the names of inputs of floats, what they held before they were converted.
     """
 
     name: str
@@ -39,6 +49,8 @@ class Reader:
     start: Callable[[], Iterator[Batch]]
     regrouped: Callable[[], Iterator[Batch]] | None = None
     names: Sequence[str] = ()
+    at_once: int = 1
+    recorded: dict[str, "Recorded"] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.start()
@@ -50,6 +62,32 @@ class Reader:
     def named(self, place: int) -> str:
         """The name of a batch of `canonical`."""
         return self.names[place] if place < len(self.names) else f"sample {place + 1}"
+
+
+@dataclass(slots=True)
+class Recorded:
+    """The numbers that an input of floats gets, before they are converted: their type and ends, and whether all are
+    whole.
+    """
+
+    dtype: Any
+    whole: bool = True
+    low: float = math.inf
+    high: float = -math.inf
+
+    def update(self, array: np.ndarray) -> None:
+        """Look at another array, unless a number was seen that is none of a recording."""
+        if not self.whole or not array.size or array.dtype.kind not in "fiu":
+            return
+        self.whole = array.dtype.kind in "iu" or bool((array == np.rint(array)).all())
+        self.low, self.high = min(self.low, float(array.min())), max(self.high, float(array.max()))
+
+    def is_raw(self, shape: Sequence[int]) -> bool:
+        """Whether a recorder stores such numbers: integers of up to 16 bits, or bytes in any type for pictures."""
+        stored = self.dtype.kind in "iu" and self.dtype.itemsize <= 2
+        pictures = len(shape) == 4 and bool({*shape[1::2]} & {*CHANNELS})
+        in_bytes = self.low >= 0 and self.high <= BYTE
+        return self.whole and max(self.high, -self.low) > RAW and (stored or (pictures and in_bytes))
 
 
 def holder_of(number: int, reader: Reader, inputs: Sequence[str]) -> str:
@@ -95,16 +133,23 @@ def open_reader(source: str, slots: Sequence[Slot], *, how: Recipe | None = None
         FileFormatError: a file of it is damaged; raised while reading, and names the file.
     """
     reader = _READERS[kind_of(source)](source, slots, how)
+    recorded: dict[str, Recorded] = {}
 
     def checked(start: Callable[[], Iterator[Batch]]) -> Iterator[Batch]:
         shapes = [slot.shape for slot in slots]
         batches = ((i, piece) for i, batch in enumerate(start()) for piece in samples_of(batch, shapes))
         for index, batch in islice(batches, limit):
-            yield check_batch(batch, slots, f"{source}, batch {index}")
+            fitting = check_batch(batch, slots, f"{source}, batch {index}")
+            for slot, array in zip(slots, map(np.asarray, batch), strict=True):
+                if how is None and storage_of(slot.dtype).kind == "f":
+                    recorded.setdefault(slot.name, Recorded(array.dtype)).update(array)
+            yield fitting
 
     count = reader.count if limit is None or reader.count is None else min(limit, reader.count)
     regrouped = None if reader.regrouped is None else partial(checked, reader.regrouped)
-    return Reader(source, count, partial(checked, reader.start), regrouped, reader.names)
+    (at_once,) = firsts if len(firsts := {slot.shape[0] for slot in slots if slot.shape}) == 1 else (1,)
+    at_once = 1 if is_open(at_once) else at_once
+    return Reader(source, count, partial(checked, reader.start), regrouped, reader.names, at_once, recorded)
 
 
 def kind_of(source: str) -> str:
@@ -117,10 +162,10 @@ def kind_of(source: str) -> str:
     if ".py:" in source:
         return "function"
     if path.exists():
-        how = (
-            f"add the function that gives them, {source}:FUNCTION" if path.suffix == ".py" else "write numpy.save files"
-        )
+        how = _TO_ARRAYS.get(path.suffix.lower(), "write numpy.save files").replace("FILE", source)
         raise OptionError(f"data {source!r}: expected a folder of pictures, .npy, .npz, or module.py:function; {how}")
+    if "://" in source:
+        raise OptionError(f"data {source!r}: an address; expected a file or a folder, so download it first")
     raise OptionError(f"data {source!r}: no such file or folder{nearest_file(source)}")
 
 
@@ -161,7 +206,11 @@ def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> R
     path = Path(source)
     paths = images_in(path) if path.is_dir() else [path]
     if not paths:
-        raise OptionError(f"data {path}: no pictures below this folder (looked for {', '.join(SUFFIXES)})")
+        arrays = others_in(path).get(".npy", 0)
+        listing = f"return [numpy.load(p) for p in sorted(glob.glob({str(path / '**' / '*.npy')!r}, recursive=True))]"
+        how = f"; it holds {counted(arrays, '.npy file')}: give FILE.py:samples with def samples(): {listing}"
+        kinds = ", ".join(SUFFIXES)
+        raise OptionError(f"data {path}: no pictures below this folder (looked for {kinds}){how if arrays else ''}")
     if len(slots) != 1 or len(slots[0].shape) != 4:
         raise OptionError(
             f"data {path}: pictures fit a network with one 4-D input; this one takes {', '.join(map(str, slots))}. "
@@ -177,6 +226,12 @@ def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> R
         raise OptionError(
             f"data {path}: the recipe makes {counted(how.channels, 'channel')} ({how.colour}), "
             f"input {slots[0].name!r} takes {slots[0].shown}; choose another preset, or give colour, mean and std"
+        )
+    sides = slots[0].shape[2:] if how.layout == "NCHW" else slots[0].shape[1:3]
+    if not fits(how.size, sides):
+        raise OptionError(
+            f"data {path}: the recipe makes pictures of {'x'.join(map(str, how.size))}, input {slots[0].name!r} takes "
+            f"{slots[0].shown}; leave size out of the recipe: it follows the network"
         )
     if storage_of(slots[0].dtype).kind in "iu" and set(how.std) != {1}:
         raise OptionError(

@@ -149,12 +149,14 @@ class Samples:
     def warnings(self, *, scores: bool = True) -> list[str]:
         """What is suspicious about the data, and about the number of those that score the result, if they do."""
         different = len(set(self.index.digests))
-        found = suspicious(len(self.index.digests), equal=different == 1)
+        at_once = self.reader.at_once
+        found = suspicious(len(self.index.digests), at_once, equal=different == 1)
         if found or not scores:
             return found
         enough, scored = min(self.every, QUARTER) * LEAST, len(self._held) or min(self.most or EVERY, different)
         limited = self.most < LEAST and different >= enough
-        return small_score(scored, f"--held-out {LEAST}" if limited else counted(enough, "sample"))
+        wanted = f"--held-out {LEAST}" if limited else counted(enough * at_once, "sample")
+        return small_score(scored, wanted, at_once)
 
 
 def held_out_share(count: int, every: int) -> int:
@@ -171,18 +173,25 @@ def held_out_of(digests: Sequence[bytes], every: int) -> list[bytes]:
     return heapq.nsmallest(held_out_share(len(different), every), different)
 
 
-def suspicious(count: int, *, equal: bool) -> list[str]:
-    """Warnings about data of so many samples, which are all `equal` or not."""
+def suspicious(count: int, at_once: int = 1, *, equal: bool) -> list[str]:
+    """Warnings about data of so many batches of `at_once` samples, which are all `equal` or not."""
     if count == 1:
-        return ["the data is one sample: its ranges say little about others; give a hundred or so"]
-    return [f"all {counted(count, 'sample')} of the data are equal; give different ones"] if count and equal else []
+        one = ["the data is one sample: its ranges say little about others; give a hundred or so"]
+        return one if at_once == 1 else []
+    return [f"all {batches_of(count, at_once)} of the data are equal; give different ones"] if count and equal else []
 
 
-def small_score(scored: int, enough: str) -> list[str]:
-    """A warning where fewer than eight samples score the result; `enough` is what to give so that eight do."""
+def small_score(scored: int, enough: str, at_once: int = 1) -> list[str]:
+    """A warning where fewer than eight batches score the result; `enough` is what to give so that eight do."""
     if scored >= LEAST:
         return []
-    return [f"{counted(scored, 'sample')} measured the score, so it says little about others; give {enough} or more"]
+    what = batches_of(scored, at_once)
+    return [f"{what} measured the score, so it says little about others; give {enough} or more"]
+
+
+def batches_of(count: int, at_once: int) -> str:
+    """So many samples in words, or batches of a network that takes several samples at once."""
+    return counted(count, "sample") if at_once == 1 else f"{counted(count, 'batch')} of {at_once} samples"
 
 
 def tell_suspicious(out: Output, warnings: list[str]) -> None:

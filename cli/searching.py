@@ -15,8 +15,10 @@ from megengine.cli.models import InputChoices, chosen_graph, load_calls, shape_o
 from megengine.cli.output import Output, check_suffix, check_writable, kept_after_interrupt
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.refusals import check_varies, check_weights
+from megengine.cli.report import decibel
 from megengine.cli.samples import Samples, tell_suspicious
 from megengine.cli.sources import Data, data_of
+from megengine.cli.unprepared import tell_unprepared
 from megengine.core.errors import listed
 from megengine.core.files import replacing
 from megengine.core.text import counted, in_bytes, share_of
@@ -111,6 +113,7 @@ def search(
     source_data = data_of(data, preprocess, samples, source, out)
     check_varies(source.graph, source_data.reader, data)
     chosen = _chosen(source_data, held_out, out)
+    tell_unprepared(out, source.graph, source_data.reader)
     _store_record(source, source_data, chosen)
     if goes_on:
         out.say(f"going on from {state}")
@@ -242,7 +245,7 @@ def _best(result: SearchResult) -> str:
     kept = f"no network keeps all budgets; the nearest misses them by {result.missed:.1%}" if result.missed else "best"
     return (
         f"{kept}: {in_bytes(best.bytes)} and {best.latency_ms:.3g} ms, {small:.2f} and {fast:.2f} times those of the "
-        f"unchanged network, with {counted(len(best.rules), 'rule')}, SQNR {best.sqnr_db:.1f} dB"
+        f"unchanged network, with {counted(len(best.rules), 'rule')}, SQNR {decibel(best.sqnr_db)} dB"
     )
 
 

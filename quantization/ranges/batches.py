@@ -112,6 +112,8 @@ def sample_number(sample: Batch) -> int:
 
 def shape_remedy(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
     """What to do about data of another shape than a network's input."""
+    if len(expected) > 2 and expected[1] == 1 and fits((*shape[:1], 1, *shape[1:]), expected):
+        return "add the axis of the channel: array[:, None]"
     if shape == expected[1:]:
         return "add the axis of the batch: array[None]"
     if shape[1:] == expected[1:]:

@@ -56,6 +56,67 @@ def test_npy_and_npz(tmp_path):
     assert len(got) == 5 and got[3][1].tolist() == [3]
 
 
+@pytest.mark.parametrize(
+    ("shape", "stated", "remedy", "mended"),
+    [
+        ((5, 9), (1, 1, 9), r"array\[:, None\]", lambda x: x[:, None]),
+        ((5, 4, 4), (1, 1, 4, 4), r"array\[:, None\]", lambda x: x[:, None]),
+        ((3, 4, 4), (1, 3, 4, 4), r"array\[None\]", lambda x: x[None]),
+        ((5, 4, 4, 3), (1, 3, 4, 4), r"numpy.moveaxis\(array, -1, 1\)", lambda x: np.moveaxis(x, -1, 1)),
+    ],
+)
+def test_what_is_advised_about_a_shape_makes_it_fit(tmp_path, shape, stated, remedy, mended):
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    np.save(tmp_path / "x.npy", array)
+    with pytest.raises(ShapeError, match=remedy):
+        list(open_reader(str(tmp_path / "x.npy"), slots(stated)))
+    np.save(tmp_path / "x.npy", mended(array))
+    assert all(x.shape == stated for (x,) in open_reader(str(tmp_path / "x.npy"), slots(stated)))
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("x.csv", r"numpy.save\('data.npy', numpy.loadtxt\('x.csv', delimiter=',', ndmin=2\)\) writes its rows"),
+        ("x.pt", r"numpy.save\('data.npy', torch.load\('x.pt'\).numpy\(\)\) writes its tensor"),
+        ("x.safetensors", r"numpy.savez\('data.npz', \*\*safetensors.numpy.load_file\('x.safetensors'\)\)"),
+        ("x.py", "add the function that gives them, x.py:FUNCTION"),
+        ("x.bin", "write numpy.save files"),
+    ],
+)
+def test_files_of_other_kinds_are_answered_with_the_line_that_converts_them(tmp_path, monkeypatch, name, remedy):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("1,2\n3,4\n")
+    with pytest.raises(OptionError, match=remedy):
+        open_reader(name, slots((1, 2)))
+    np.save("data.npy", np.loadtxt("x.csv", delimiter=",", ndmin=2) if name == "x.csv" else np.zeros((2, 2)))
+    assert len(list(open_reader("data.npy", slots((1, 2))))) == 2
+
+
+def test_a_folder_of_arrays_is_answered_with_the_function_that_reads_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "all").mkdir()
+    for i in range(3):
+        np.save(tmp_path / "all" / f"{i}.npy", np.full((1, 3, 4, 4), i, np.float32))
+    with pytest.raises(OptionError, match=r"no pictures below .*; it holds 3 .npy files: give FILE.py:samples") as told:
+        open_reader("all", SHAPE, how=RECIPE)
+    function = "def samples(): " + str(told.value).split("def samples(): ")[1]
+    (tmp_path / "given.py").write_text(f"import glob, numpy\n{function}\n")
+    assert [x.max() for (x,) in open_reader("given.py:samples", slots((1, 3, 4, 4)))] == [0, 1, 2]
+
+
+def test_addresses_are_no_files():
+    with pytest.raises(OptionError, match=r"data 'https://a/b.zip': an address; .* download it first"):
+        open_reader("https://a/b.zip", SHAPE)
+
+
+def test_a_size_that_the_network_does_not_take_is_refused_before_pictures_are_read(tmp_path):
+    pictures(tmp_path, 1)
+    message = r"the recipe makes pictures of 8x8, input 'x0' takes \(2, 3, 4, 4\); leave size out of the recipe"
+    with pytest.raises(OptionError, match=message):
+        open_reader(str(tmp_path), SHAPE, how=Recipe(size=(8, 8)))
+
+
 ONE, TWO = np.full((2, 1), 1.0, np.float32), np.full((2, 1), 2.0, np.float32)
 
 

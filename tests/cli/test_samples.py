@@ -75,6 +75,20 @@ def test_a_score_of_few_samples_is_a_warning(count, most, every, warning):
     assert Samples(reader(range(count)), most, every).warnings() == ([warning] if warning else [])
 
 
+def test_batches_of_a_network_that_takes_several_samples_are_told_as_such():
+    """Following the advice ends the warning: 32 batches are so many samples more."""
+
+    def warnings(count):
+        batches = Reader("data", count, lambda: iter([(np.full(4, i, np.float32),) for i in range(count)]), at_once=4)
+        return Samples(batches, 16).warnings()
+
+    assert warnings(6) == [
+        "6 batches of 4 samples measured the score, so it says little about others; give 128 samples or more"
+    ]
+    assert warnings(128 // 4) == []
+    assert "1 batch of 4 samples measured" in warnings(1)[0], "four samples are more than one"
+
+
 def test_the_digest_follows_values_and_nothing_else():
     first, *others = (Samples(reader(v), m).index for v, m in (([1, 2, 3], 16), ([3, 1, 2], 0)))
     assert {first.digest} == {one.digest for one in others}
