@@ -5,12 +5,14 @@ import json
 import math
 import os
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -20,6 +22,7 @@ from megengine.core import text as text_module
 from megengine.core.errors import MegEngineError, OptionError, WriteError, nearest, nearest_file
 from megengine.core.files import put_in_place, temporary_file
 
+LONG, BETWEEN = 20, 3  # what a word takes of a line before it is broken; what stands between columns
 WIDTH = 140  # of tables in files and pipes, where COLUMNS says nothing
 WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # errors that only writing raises
 
@@ -69,14 +72,22 @@ class Output:
         """A table for people; columns whose cells are numbers are aligned right."""
         if self.as_json:
             return
-        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for index, name in enumerate(columns):
-            numbers = any(isinstance(row[index], (int, float)) for row in rows)  # and words instead of some, as "equal"
-            grid.add_column(name, justify="right" if numbers else "left", overflow="fold")
-        for row in rows:
-            grid.add_row(*(Text(printable(cell_text(cell))) for cell in row))
+        cells = [[printable(cell_text(cell)) for cell in row] for row in rows]
+        least = [_least(column) for column in zip(columns, *cells, strict=True)]
         with _standard_output():
             self.results.print(Text(printable(title), style="italic"))  # a title of the table wraps at its width
+            if rows and sum(least) + BETWEEN * len(least) > self.results.width:
+                for row in cells:
+                    self.results.print(Text(_in_lines(columns, row, self.results.width)))
+                return
+            grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+            for index, name in enumerate(columns):
+                # and words instead of some, as "equal"
+                numbers = any(isinstance(row[index], (int, float)) for row in rows)
+                justify = "right" if numbers else "left"
+                grid.add_column(name, justify=justify, overflow="fold", min_width=least[index])
+            for row in cells:
+                grid.add_row(*map(Text, row))
             self.results.print(grid, soft_wrap=False)
 
     def result(self, value: dict[str, Any]) -> None:
@@ -131,6 +142,18 @@ def _columns() -> int:
 def printable(text: str) -> str:
     """Text for a terminal: names from files may hold escape sequences."""
     return text_module.printable(str(text).replace("\t", " "))
+
+
+def _least(column: Sequence[str]) -> int:
+    """The width that a column needs so that no word is broken but very long ones, as names are."""
+    return min(LONG, max(cell_len(word) for cell in column for word in (*cell.split(), "")))
+
+
+def _in_lines(columns: Sequence[str], row: Sequence[str], width: int) -> str:
+    """A row of a table wider than the screen: its first cell, then the others with the names of their columns."""
+    told = ", ".join(f"{name} {cell}" if name else cell for name, cell in zip(columns[1:], row[1:], strict=True))
+    lines = textwrap.wrap(told, max(width - 2, 1), break_long_words=False, break_on_hyphens=False)
+    return "\n  ".join([row[0], *lines])
 
 
 def cell_text(cell: Any) -> str:

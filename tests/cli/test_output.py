@@ -68,6 +68,21 @@ def test_text_from_files_cannot_steer_the_terminal(capsys):
     assert "[red]x[/red]\\x1b[0m" in shown and "[bold]n\\x1b" in shown and "\x1b" not in shown
 
 
+@pytest.mark.parametrize("width", [24, 40, 60, 80])
+def test_a_narrow_table_breaks_no_word(capsys, monkeypatch, width):
+    """Where its columns do not fit side by side, each row stands on lines of its own."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = ("layer", "op", "SQNR dB", "noise from")
+    rows = [("body_conv_relu_out", "conv2d", 35.92, "weights and edges before"), ("x", "input", None, "its own steps")]
+    Output(as_json=False).table("t", columns, rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= width + 1 for line in lines), lines
+    words = " ".join(lines).replace(",", " ").split()
+    expected = ("body_conv_relu_out", "conv2d", "35.92", "SQNR", "noise", "weights", "before", "input", "-", "steps")
+    assert {*expected} <= {*words}
+    assert ("op conv2d" in " ".join(" ".join(lines).split())) == (width < 60)
+
+
 def test_json_has_only_the_result_on_stdout(capsys):
     out = Output(as_json=True)
     out.say("note")
