@@ -38,11 +38,12 @@ text { fill: #e6e9ef } .paper { fill: #1b212b } .grid { stroke: #333b49 } .best 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A measure of a network: its name, its value, and the budget for it."""
+    """A measure of a network: its name, its value, the budget for it, and the most that it can be."""
 
     name: str
     value: Callable[[Point], float]
     budget: float | None
+    most: float = math.inf
 
 
 def picture(title: str, result: SearchResult, budget: Budget) -> str:
@@ -55,7 +56,7 @@ def picture(title: str, result: SearchResult, budget: Budget) -> str:
     )
     agreement = None if budget.agreement is None else 100 * budget.agreement
     goods = (
-        Axis("agreement %", lambda p: 100 * p.agreement, agreement),
+        Axis("agreement %", lambda p: 100 * p.agreement, agreement, 100),
         Axis("SQNR dB", lambda p: p.sqnr_db, budget.sqnr_db),
     )
     panels = [
@@ -91,12 +92,13 @@ class _Scale:
     length: float
 
     @classmethod
-    def of(cls, values: Sequence[float], length: float) -> _Scale:
+    def of(cls, axis: Axis, points: Sequence[Point], length: float) -> _Scale:
+        values = [*map(axis.value, points), *([] if axis.budget is None else [axis.budget])]
         low, high = min(values), max(values)
         room = max((high - low) * 0.08, abs(high) * 0.01, 1e-6)
         step = _round_up((high - low + 2 * room) / TICKS)
         first = math.floor((low - room) / step)
-        last = math.ceil((high + room) / step)
+        last = math.ceil(min(high + room, axis.most) / step - 1e-9)
         return cls(tuple(round(i * step, 9) for i in range(first, last + 1)), length)
 
     def __call__(self, value: float) -> float:
@@ -111,8 +113,8 @@ def _round_up(step: float) -> float:
 
 
 def _panel(x: Axis, y: Axis, result: SearchResult) -> str:
-    across = _Scale.of([*map(x.value, result.points), *([] if x.budget is None else [x.budget])], WIDTH)
-    up = _Scale.of([*map(y.value, result.points), *([] if y.budget is None else [y.budget])], HEIGHT)
+    across = _Scale.of(x, result.points, WIDTH)
+    up = _Scale.of(y, result.points, HEIGHT)
     parts = [_refused(x, y, across, up)]
     for tick in across.ticks:
         at = across(tick)

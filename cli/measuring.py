@@ -42,7 +42,8 @@ def with_integers(model: TracedModule, out: Output) -> TracedModule:
 def verify_line(result: Any) -> str:
     """The result of `verify` in one line."""
     runs = " = ".join(run.run.replace(", ", " with ") for run in result.runs)
-    steps = f"{result.float_largest:g} step{'s' * (result.float_largest != 1)}"
+    steps = f"at most {result.float_largest:g} step{'s' * (result.float_largest != 1)} away"
+    steps = steps if result.float_largest else "the same"
     if result.exact and result.weights:
         return (
             f"exact in its {counted(result.weights, 'weight')}: specification = {runs}; all else is float, and results "
@@ -51,7 +52,7 @@ def verify_line(result: Any) -> str:
     if result.exact:
         return (
             f"exact: specification = {runs} in every value on {counted(result.batches, 'input')}; "
-            f"the float evaluation of a node is at most {steps} away"
+            f"the float evaluation of a node is {steps}"
         )
     worst = next(run for run in result.runs if run.values)
     differ = "value differs" if worst.values == 1 else "values differ"

@@ -20,6 +20,7 @@ from megengine.traced_module.pictures.page import embedded, hash_of, page_data, 
 from megengine.traced_module.pictures.texts import printable
 
 BARS, MANY = 44, 100
+_MARKED = ("", "the lowest", "the two lowest", "the three lowest", "the four lowest", "the five lowest")
 _NUMBER = re.compile(r"[-+−]?(\d[\d., ]*(e[-+]?\d+)?|inf|nan|exact|equal|reference)( of \d+)?( ?(%|dB|ms|[kMG]?B))?")
 WORDS = {
     "SQNR": "signal to quantization noise: the power of the float values over that of the difference from them, in "
@@ -147,6 +148,7 @@ def _prepared(section: Section) -> dict[str, Any]:
         "layers": rows,
         "pairs": pairs,
         "runs": runs,
+        "marked": f"{said} SQNR in red; " if (said := _MARKED[_marked(len(rows or pairs))]) else "",
         "sensitivity": layers,
         "profile": profile(rows or pairs),
         "graph_data": "" if section.graph is None else embedded(_coloured(page_data([section.graph]), rows or pairs)),
@@ -159,8 +161,13 @@ def _is_number(cell: str) -> bool:
 
 
 def _lowest(rows: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The names of the five rows of lowest ratio."""
-    return {row["name"] for row in sorted(rows, key=lambda row: _finite(row["sqnr_db"]))[:5]}
+    """The names of the rows of lowest ratio: five, of few rows a quarter."""
+    return {row["name"] for row in sorted(rows, key=lambda row: _finite(row["sqnr_db"]))[: _marked(len(rows))]}
+
+
+def _marked(count: int) -> int:
+    """How many of so many rows are marked."""
+    return min(len(_MARKED) - 1, count // 4)
 
 
 def _box_of(name: str, graph: InternalGraph) -> str:

@@ -48,6 +48,12 @@ def test_marks_lie_in_the_order_of_their_values():
         assert len(panel.findall(f"{SVG}line[@class='budget']")) == (cost is costs[0]) + (good is goods[0])
 
 
+def test_no_axis_goes_beyond_what_can_be():
+    (panel, _), *_ = panels((Point((), 1_000, 1.0, 48.0, 1.0),), Budget(sqnr_db=30))
+    numbers = [float(text.text) for text in panel.findall(f"{SVG}text[@text-anchor='end']")]
+    assert max(numbers) == 100 and len(numbers) > 2
+
+
 @pytest.mark.parametrize("points", [(BASE,), (BASE, BASE), (Point((), 0, 0.0, -5.0, 0.0),)], ids=str)
 def test_networks_that_are_alike_have_a_picture(points):
     assert len(panels(points, Budget(sqnr_db=10))) == 4

@@ -107,6 +107,16 @@ def test_edges_can_be_sorted_and_searched():
     assert 'data-v="20.0"' in text and 'data-v="999"' in text
 
 
+@pytest.mark.parametrize(
+    ("count", "marked", "said"),
+    [(3, 0, "order (a heading"), (5, 1, "(the lowest SQNR in red; a"), (11, 2, "(the two lowest SQNR"),
+     (55, 5, "(the five lowest SQNR in red")],
+)  # fmt: skip
+def test_of_few_edges_few_are_marked(count, marked, said):
+    text = render("a", [long_section(count)], recipe={})
+    assert said in text and text.count('class="worst"') == 2 * marked, "a dot and a row for each"
+
+
 def test_the_chart_has_axes_and_a_link_to_each_row():
     tags = Tags()
     tags.feed(text := render("a", [long_section(55), long_section(30)], recipe={}))
