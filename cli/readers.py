@@ -208,9 +208,9 @@ def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> R
     if not paths:
         arrays = others_in(path).get(".npy", 0)
         listing = f"return [numpy.load(p) for p in sorted(glob.glob({str(path / '**' / '*.npy')!r}, recursive=True))]"
-        how = f"; it holds {counted(arrays, '.npy file')}: give FILE.py:samples with def samples(): {listing}"
+        hint = f"; it holds {counted(arrays, '.npy file')}: give FILE.py:samples with def samples(): {listing}"
         kinds = ", ".join(SUFFIXES)
-        raise OptionError(f"data {path}: no pictures below this folder (looked for {kinds}){how if arrays else ''}")
+        raise OptionError(f"data {path}: no pictures below this folder (looked for {kinds}){hint if arrays else ''}")
     if len(slots) != 1 or len(slots[0].shape) != 4:
         raise OptionError(
             f"data {path}: pictures fit a network with one 4-D input; this one takes {', '.join(map(str, slots))}. "
