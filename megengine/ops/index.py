@@ -11,7 +11,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, ShapeError
-from megengine.core.sizes import broadcast, is_open, slice_length
+from megengine.core.sizes import OpenSize, broadcast, is_open, slice_length
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
@@ -194,6 +194,12 @@ def _width(item: Any) -> int:
     return 1
 
 
+def _place(value: Any) -> int:
+    """An end of a slice: an integer, or the formula of a length that values tell."""
+    size = value._sizes() if isinstance(value, Tensor) else None
+    return size if isinstance(size, OpenSize) else int(value)
+
+
 def _plain_key(key: Any) -> tuple[Any, ...] | None:
     """A key of integers, slices, None and Ellipsis in a hashable form, slices as tuples; None for other keys."""
     marks = []
@@ -203,7 +209,7 @@ def _plain_key(key: Any) -> tuple[Any, ...] | None:
             marks.append(item)
         elif kind is slice:
             ends = item.start, item.stop, item.step
-            marks.append(tuple(v if v is None or type(v) is int else int(v) for v in ends))
+            marks.append(tuple(v if v is None or type(v) is int else _place(v) for v in ends))
         elif isinstance(item, numbers.Integral) and kind is not bool:
             marks.append(int(item))
         else:
@@ -364,7 +370,7 @@ def _set_plain(inp: Tensor, key: tuple[Any, ...], value: Tensor) -> Tensor:
         if broadcast_shapes("set_index", shape, value.shape) != shape:
             raise ShapeError(f"set_index: a value of shape {value.shape} does not fit into shape {shape}")
         ranges = zip(inp.shape, pattern, strict=True)
-        places = tuple([len(range(*slice(*part).indices(n))) for n, part in ranges])
+        places = tuple([slice_length(*part, n) for n, part in ranges])
         if places != shape:
             value = apply("reshape", apply("broadcast_to", value, shape=shape), shape=places)
     return apply("set_index", inp, value, pattern=pattern)

@@ -46,6 +46,12 @@ CALLS = {
     "reshape to a shape": lambda o, rows: (lambda y: F.reshape(y, (1, y.size)).reshape(y.shape))(o[o > 3]),
     "reshape of rows": lambda o, rows: (lambda y: y.reshape(y.shape[0] * 2, y.shape[1] // 2, 1))(o[o[:, 0] > 1]),
     "broadcast": lambda o, rows: (lambda y: F.broadcast_to(y.reshape(-1, 1), (y.shape[0], 3)))(o[o > 3]),
+    "slice": lambda o, rows: (lambda y: y[: y.shape[0] - 1] + y[1 : y.shape[0]])(o[o > 1]),
+    "zeros": lambda o, rows: (lambda y: F.zeros((y.shape[0], 2)) + F.expand_dims(y, 1))(o[o > 3]),
+    "ones like": lambda o, rows: (lambda y: F.ones_like(y) + F.full(y.shape, 2.5))(o[o > 3]),
+    "arange": lambda o, rows: (lambda y: F.arange(1, y.shape[0] * 2, 2) * y)(o[o > 3]),
+    "a constant": lambda o, rows: F.broadcast_to(mge.tensor([1.5]), (o[o > 3].shape[0],)),
+    "eye": lambda o, rows: (lambda y: F.eye(y.shape[0], 3, dtype="int32"))(o[o > 3]),
     "nms": lambda o, rows: F.vision.nms(o, o[:, 3], 0.5),
     "kept boxes": lambda o, rows: o[F.vision.nms(o, o[:, 3], 0.5)] * 2,
     "twice": twice,
@@ -148,12 +154,30 @@ def test_reshapes_to_counted_lengths_are_lowered():
         np.testing.assert_array_equal(low(mge.tensor(values)).numpy(), values[values[:, 0] > 1])
 
 
+class Assigns(M.Module):
+    def forward(self, x):
+        y = x[x[:, 0] > 1] * 1
+        half = y.shape[0] // 2
+        y[half:, 1] = F.arange(y.shape[0] - half)
+        y[:half] = 7
+        return y
+
+
+def test_assignments_to_counted_slices_are_lowered():
+    model = trace_module(Assigns(), mge.tensor(BOXES))
+    for values in (BOXES, BOXES * 2, BOXES * 0):
+        want = values[values[:, 0] > 1]
+        half = len(want) // 2
+        want[half:, 1] = np.arange(len(want) - half)
+        want[:half] = 7
+        for run in (model, lower(model)):
+            np.testing.assert_array_equal(run(mge.tensor(values)).numpy(), want)
+
+
 @pytest.mark.parametrize(
     "call",
     [
-        lambda y: y[: y.shape[0] - 1],
-        lambda y: F.zeros((y.shape[0], 2)),
-        lambda y: F.arange(y.shape[0]),
+        lambda y: F.linspace(0, 1, y.shape[0]),
         lambda y: F.split(y, y.shape[0]),
     ],
 )

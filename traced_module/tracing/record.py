@@ -77,7 +77,8 @@ class OpRecorder(Interposer):
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
         if op.name == SHAPE_OF and not is_open(tensors[0].spec.shape):  # other shapes are fixed at op level
             return Tensor._wrap(np.array(tensors[0].spec.shape, np.int32), device=tensors[0].spec.device)
-        if not any(id(t) in self.nodes for t in tensors) and all(t._value is not None for t in tensors):
+        fixed = all(t._value is not None and id(t) not in self.nodes for t in tensors)
+        if fixed and not is_open(attrs):
             return proceed()  # arithmetic on constants is done now
         inputs = [self.node_of(t) for t in tensors]
         path = self.meta.get("module", "")
