@@ -4,15 +4,18 @@ import json
 import pickle
 import random
 import zipfile
+from collections import namedtuple
 
 import numpy as np
 import pytest
 
+import megengine.module as M
 from megengine.core.dtype import quantized
 from megengine.core.errors import FileFormatError, MissingFileError
+from megengine.core.pytree import flatten
 from megengine.core.spec import TensorSpec
-from megengine.tensor import Tensor
-from megengine.traced_module import InternalGraph, TracedModule, interpret
+from megengine.tensor import Tensor, tensor
+from megengine.traced_module import InternalGraph, TracedModule, interpret, lower, trace_module
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.formats import archives
 from megengine.traced_module.formats import native as files
@@ -140,3 +143,35 @@ def test_what_is_no_graph_file(tmp_path):
         archive.writestr(archives.WEIGHTS, b"\0" * 10_000_000)
     with pytest.raises(FileFormatError, match="is packed; expected it stored"):
         files.load(path)
+
+
+Pair = namedtuple("Pair", "low high")
+
+
+@pytest.mark.parametrize(
+    ("nested", "read"),
+    [
+        (lambda a, b: {"b": a, "a": (b, None, [a])}, None),
+        (lambda a, b: [b], None),
+        (lambda a, b: (a,), None),
+        (lambda a, b: [3, {"x": b, 2: "text"}], None),
+        (lambda a, b: Pair(a, [b]), lambda a, b: (a, [b])),  # reading needs no class
+    ],
+)
+def test_results_of_graphs_of_ops_nest_in_files_as_before(nested, read, tmp_path):
+    class Nested(M.Module):
+        def forward(self, x):
+            return nested(x * 2, x + 1)
+
+    x = tensor(np.array([1.0, -2.0], np.float32))
+    low = lower(trace_module(Nested(), x))
+    files.save(low, tmp_path / "a.mgt")
+    again = files.load(tmp_path / "a.mgt")
+    expected = (read or nested)(np.array([2.0, -4.0]), np.array([2.0, -1.0]))
+    leaves, structure = flatten(again(x))
+    wanted, shape = flatten(expected)
+    assert structure == shape
+    for got, want in zip(leaves, wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+    files.save(again, tmp_path / "b.mgt")
+    assert (tmp_path / "a.mgt").read_bytes() == (tmp_path / "b.mgt").read_bytes()

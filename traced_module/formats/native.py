@@ -19,6 +19,7 @@ import numpy as np
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.dtype import QuantizedDType, bfloat16
 from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest_file
+from megengine.core.pytree import unflatten
 from megengine.core.sizes import OpenSize
 from megengine.dispatch.refusal import kinds_named
 from megengine.kernels.cuda.placing import host
@@ -28,9 +29,18 @@ from megengine.traced_module.bodies import DEEPEST, Body, bodies_of
 from megengine.traced_module.editing.computed import digest_of
 from megengine.traced_module.formats import module_reading, module_writing
 from megengine.traced_module.formats.archives import read_archive, write_archive
-from megengine.traced_module.formats.values import ValueReader, dtype_in, dtype_out, lengths_out, size_in, size_out
+from megengine.traced_module.formats.values import (
+    ValueReader,
+    ValueWriter,
+    dtype_in,
+    dtype_out,
+    lengths_out,
+    size_in,
+    size_out,
+)
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.entry import lower
 
@@ -144,6 +154,30 @@ def _ends(graph: InternalGraph) -> dict[str, Any]:
     return {"name": graph.name, "inputs": [n.name for n in graph.inputs], "outputs": [n.name for n in graph.outputs]}
 
 
+def _result(graph: InternalGraph) -> dict[str, Any]:
+    """How the outputs nest in what a call returns; nothing for one value, a tuple of them, and objects of a class."""
+    if graph.out_def is None or graph.out_def.num_leaves != len(graph.outputs):
+        return {}
+    made = unflatten(graph.out_def, graph.outputs)
+    if made is graph.outputs[0] or (len(graph.outputs) > 1 and made == tuple(graph.outputs)):
+        return {}
+    try:
+        return {"result": ValueWriter().value(_plain(made), graph.name)}
+    except FileFormatError:
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    """A nested result with named tuples as tuples: reading it needs no class of the user's."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return (list if isinstance(value, list) else tuple)(map(_plain, value))
+    if value is None or isinstance(value, (TensorNode, bool, int, float, str)):
+        return value
+    raise FileFormatError(f"a result holds a {type(value).__name__}")
+
+
 def digest(graph: InternalGraph) -> str:
     """Equal for op-level graphs with the same ops, names and constants, whatever their name and metadata."""
     ends = {name: names for name, names in _ends(graph).items() if name != "name"}
@@ -156,6 +190,7 @@ def _graph_text(graph: InternalGraph) -> str:
         "format": FORMAT,
         "version": OPS_VERSION,
         **_ends(graph),
+        **_result(graph),
         **({"metadata": module_writing.texts(graph.metadata)} if graph.metadata else {}),
     }
     lines = [json.dumps(_describe(e), allow_nan=False) for e in graph.exprs()]
