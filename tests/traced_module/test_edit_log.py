@@ -15,6 +15,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import FileFormatError, GraphError, MegEngineError, MissingFileError
 from megengine.core.spec import TensorSpec
+from megengine.models import resnet18
 from megengine.tensor import tensor
 from megengine.traced_module import EditLog, TracedModule, diff, lower, optimize, trace_module
 from megengine.traced_module.editing.edit_log import LOG
@@ -22,7 +23,7 @@ from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.editing.rewiring import set_attrs, set_input
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.ir.queries import child_graphs
-from megengine.traced_module.passes import run_passes
+from megengine.traced_module.passes import PassManager, run_passes
 
 
 class Net(BlockNet):
@@ -475,3 +476,19 @@ def test_other_archives_are_no_logs(tmp_path):
         EditLog(()).save(tmp_path / "none" / "edits.log")
     EditLog(()).save(tmp_path / "empty.log")
     assert len(EditLog.load(tmp_path / "empty.log")) == 0
+
+
+def test_steps_of_passes_are_told_by_what_they_come_to():
+    """Names that a pass uses in between are not told; each module has its own part."""
+    model = trace_module(resnet18().eval(), tensor(np.zeros((1, 3, 32, 32), np.float32)))
+    run_passes(model, ["FuseConvBn"])
+    words = model.edit_log.to_text()
+    assert words.startswith("FuseConvBn: in layer1.1: another conv2, conv1, conv2_out, conv1_out; add_out uses ")
+    assert "in layer2.0.downsample: another 0, _0_out; outputs are _0_out; without _1_out, _1; " in words
+    assert words.endswith("; another conv1, conv1_out; relu_out uses bn1_out -> conv1_out; without bn1_out, bn1")
+    assert "_out_1" not in words
+    ops = lower(trace_module(resnet18().eval(), tensor(np.zeros((1, 3, 32, 32), np.float32))))
+    ops.graph.keep_edits()
+    PassManager(["fold_batch_norm"]).run(ops)
+    assert "; new " in ops.edit_log.to_text()
+    assert "const_tensor" not in ops.edit_log.to_text()

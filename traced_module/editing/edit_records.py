@@ -17,6 +17,7 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.composites import is_composite
 from megengine.traced_module.editing.computed import digest_of
+from megengine.traced_module.editing.edit_words import in_words
 from megengine.traced_module.formats.module_writing import ModuleWriter, node_out
 from megengine.traced_module.formats.values import ValueWriter, class_path, dtype_out
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr
@@ -184,7 +185,7 @@ class Recorder:
             self._baked = None
 
     def in_words(self, start: int, end: int | None) -> str:
-        return "; ".join(text for edit in self.edits[start:end] if (text := in_words(edit)))
+        return in_words(self.edits[start:end])
 
     def close(self) -> None:
         self._linked = [(edit, meta.copy(), call) for edit, meta, call in self._linked]
@@ -323,33 +324,6 @@ def expr_name(expr: Expr) -> str:
     return expr.outputs[0].name
 
 
-def in_words(edit: dict[str, Any]) -> str:
-    """A change in a few words; "" for what follows from others."""
-    do = edit.get("do")
-    if do == "link":
-        return f"new {', '.join(str(item['name']) for item in edit['expr']['outputs'])}"
-    if do == "unlink":
-        return f"without {edit['expr']}"
-    if do == "use":
-        changed = [f"{a} -> {b}" for a, b in zip(edit["was"], edit["inputs"], strict=False) if a != b]
-        return f"{edit['expr']} uses {', '.join(changed)}"
-    if do in ("arguments", "attrs"):
-        return f"{edit['expr']} has other arguments"
-    if do == "results":
-        return f"{edit['expr']} gives {', '.join(str(item['name']) for item in edit['outputs'])}"
-    if do == "rename":
-        return f"{edit['node']} is now called {edit['new']}"
-    if do == "setting":
-        return f"{edit['name']} of {edit['node']} is {json.dumps(edit['value'])}"
-    if do == "drop":
-        return f"without {'.'.join(part for part in (edit['path'], edit['name']) if part)}"
-    if do == "module":
-        return f"{'another' if edit['was'] else 'new'} {edit['path']}"
-    if do in ("inputs", "outputs") and edit["was"] != edit["nodes"]:
-        return f"{do} are {', '.join(edit['nodes'])}"
-    return str(edit.get("why", "")) if do == "unknown" else ""
-
-
 @dataclass(frozen=True)
 class EditStep:
     """One transaction.
@@ -371,6 +345,5 @@ class EditStep:
     arrays: dict[str, np.ndarray] = field(repr=False)
 
     def to_text(self) -> str:
-        sentences = [in_words(edit) for edit in self.edits]
-        joined = "; ".join(text for text in sentences if text)
-        return f"{self.what}: {joined}" if joined else self.what
+        words = in_words(self.edits)
+        return f"{self.what}: {words}" if words else self.what
