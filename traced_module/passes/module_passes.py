@@ -11,6 +11,7 @@ from megengine.core.errors import GraphError, OptionError, brief
 from megengine.dispatch.refusal import kinds_named
 from megengine.traced_module.passes.attributes_to_constants import ATTRIBUTES_TO_CONSTANTS
 from megengine.traced_module.passes.backward_fold_scale import BACKWARD_FOLD_SCALE
+from megengine.traced_module.passes.constants_to_parameters import CONSTANTS_TO_PARAMETERS
 from megengine.traced_module.passes.drop_identities import DROP_IDENTITIES, drop_identities
 from megengine.traced_module.passes.eliminate_common import ELIMINATE_COMMON
 from megengine.traced_module.passes.fix_input_shape import FIX_INPUT_SHAPE
@@ -46,6 +47,7 @@ CALL_PASSES = (  # in the order of "all"
     NORM_ELEMWISE,
     ATTRIBUTES_TO_CONSTANTS,
     FIX_INPUT_SHAPE,
+    CONSTANTS_TO_PARAMETERS,
     Pass.of_passes("FlodConstant", ATTRIBUTES_TO_CONSTANTS, FOLD_CONSTANTS),  # spelt as in MegEngine
 )
 OP_PASSES = tuple(Pass(run.__name__, run) for run in (drop_identities, fold_constants, fold_batch_norm, fold_affine))
