@@ -220,3 +220,49 @@ def test_results_in_an_object_of_the_users():
     how = r"\(Net\) returned .*Output without a tensor; .*named tuples; declare .*Output with .*register_supported_type"
     with pytest.raises(GraphError, match=how):
         trace_module(Net(), tensor([1.0]))
+
+
+class Attends(M.Module):
+    """Asks whether two arguments are one tensor, as attention does."""
+
+    def forward(self, query, key):
+        return query * 2 if query is key else query + key * 3
+
+
+class AttendsTwice(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Attends()
+
+    def forward(self, x, y=None):
+        return self.inner(x, x if y is None else y) + (x if x is not y else x * 5)
+
+
+@pytest.mark.parametrize(
+    ("net", "places", "warned"),
+    [(Attends, "00", True), (Attends, "01", False), (AttendsTwice, "0", True), (AttendsTwice, "01", False)],
+)
+def test_code_that_asks_for_one_tensor_is_followed(net, places, warned):
+    values = [mge.tensor(np.arange(4, dtype=np.float32)), mge.tensor(np.ones(4, np.float32))]
+    args = [values[int(place)] for place in places]
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        traced = trace_module(net(), *args)
+    traced.graph.lint()
+    for run in (traced, lower(traced), traced.flatten(), traced.clone()):
+        np.testing.assert_array_equal(run(*args).numpy(), net()(*args).numpy())
+    assert [str(w.message) for w in heard if "the identity of" in str(w.message)] != [] if warned else not heard
+    if warned:
+        assert "query and key: both are one tensor, and the graph is specialised" in str(heard[0].message)
+        assert len(traced.specializations) == 1
+
+
+def test_one_tensor_given_twice_is_two_for_other_code():
+    class Adds(M.Module):
+        def forward(self, a, b=None):
+            return a - b if b is not None else a
+
+    x, y = mge.tensor([3.0, 4.0]), mge.tensor([1.0, 1.0])
+    traced = trace_module(Adds(), x, x)
+    np.testing.assert_array_equal(traced(x, y).numpy(), [2, 3])
+    assert not traced.specializations

@@ -34,12 +34,16 @@ from megengine.traced_module.ir.primitives import remove_dead, share_history
 from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import alias, is_leaf_module, result_leaves, untouched
 from megengine.traced_module.tracing.deferred import Deferring, PendingCall
+from megengine.traced_module.tracing.identity import compares_values
 from megengine.traced_module.tracing.source_lines import user_line
 from megengine.traced_module.tracing.specialization import Specialization, SpecializationWarning
 from megengine.traced_module.tracing.specs import function_spec, layer_result
 from megengine.traced_module.tracing.views import MappingView, SequenceView, check_name, holds_modules
 
 _ACROSS = "the graph is specialised to this value; pass it to the module as an argument, or return it as a result"
+_ONE_OBJECT = (
+    "both are one tensor, and the graph is specialised to that; trace with two tensors for calls with two"
+)
 _TO_ONE_VALUE = "the graph is specialised to this value; compute with tensors where it depends on the input"
 
 
@@ -164,8 +168,9 @@ class ModuleTracer(hooks.TraceHooks):
     def _note(self, what: str, name: str, why: str) -> None:
         self._say(what, f"{self.current.graph.qualname}.{name}", why)
 
-    def _say(self, what: str, path: str, why: str) -> None:
-        specialization = Specialization(user_line(self.current.scope.source, _ENTRY), what, path)
+    def _say(self, what: str, path: str, why: str, source: str = "") -> None:
+        line = source or user_line(self.current.scope.source, _ENTRY)
+        specialization = Specialization(line, what, path)
         if specialization not in self.specializations:
             self.specializations.append(specialization)
             warn_caller(f"{specialization}: {why}", SpecializationWarning)
@@ -269,9 +274,13 @@ class ModuleTracer(hooks.TraceHooks):
             share_history([graph], parent.top)
         scope = Scope(graph, module, paths={id(module): ""}, source=source, entry=_ENTRY)
         scope.reads[id(module)] = Read(add_self(graph), "self")
-        inner = [alias(t) for t in tensors]
-        for label, tensor in zip(_input_names(module, args, kwargs), inner, strict=True):
-            scope.bind(tensor, add_input(graph, label, tensor.spec))
+        labels = _input_names(module, args, kwargs)
+        inner = self._inside(module, labels, tensors, scope)
+        for label, tensor in zip(labels, inner, strict=True):
+            node = add_input(graph, label, tensor.spec)
+            if id(tensor) not in scope.nodes:
+                scope.bind(tensor, node)
+        known = [scope.nodes[id(tensor)] for tensor in inner]
         builder = Builder(scope)
         builder.outsider = self._across
         supply = iter(inner)
@@ -285,11 +294,26 @@ class ModuleTracer(hooks.TraceHooks):
         finally:
             self.scopes.pop()
             self.ended.append(scope)
-        for argument, tensor, node in zip(tensors, inner, graph.inputs[1:], strict=True):
+        for argument, tensor, node in zip(tensors, inner, known, strict=True):
             if self.scopes and scope.nodes[id(tensor)] is not node:
                 self.current.scope.changed[id(argument)] = f"{graph.qualname}.{node.name}"
         graph.arguments = arguments
         return self._remember(module, arguments, graph), result
+
+    def _inside(self, module: Module, labels: Sequence[str], tensors: Sequence[Tensor], scope: Scope) -> list[Tensor]:
+        """What a call sees of its tensors: objects of its own, one for each argument.
+
+        One that is given twice is two, so that the graph holds for two; it is one where the module's code compares.
+        """
+        inner = [alias(t) for t in tensors]
+        first: dict[int, int] = {}
+        for i, tensor in enumerate(tensors):
+            j = first.setdefault(id(tensor), i)
+            if j != i and compares_values(type(module)):
+                inner[i] = inner[j]
+                path = f"{scope.graph.qualname}.{labels[j]} and {labels[i]}"
+                self._say("the identity", path, _ONE_OBJECT, scope.source)
+        return inner
 
     def _remember(self, module: Module, arguments: Arguments, graph: InternalGraph) -> InternalGraph:
         """Keep the graph of a call; a later call with the same nesting and constants must look the same."""
@@ -368,8 +392,8 @@ def capture(module: Module, args: tuple, kwargs: dict, source: str) -> tuple[Mod
         ) from None
     leaves, structure = flatten((args, kwargs))
     # values are put off, so that nothing is computed on them without need
-    deferred = [Tensor._deferred(v.spec, v._storage) if isinstance(v, Tensor) else v for v in leaves]
-    args, kwargs = unflatten(structure, deferred)
+    deferred = {id(v): Tensor._deferred(v.spec, v._storage) for v in leaves if isinstance(v, Tensor)}
+    args, kwargs = unflatten(structure, [deferred.get(id(v), v) for v in leaves])
     tracer = ModuleTracer()
     path = place_of(module).path or type(module).__name__
     try:
