@@ -23,6 +23,7 @@ from megengine.ops.shape import shape_argument
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"
+_NUMBERS = {int, float}
 
 
 def _wrapped(array: np.ndarray, device: str | None = None) -> Tensor:
@@ -136,9 +137,10 @@ def arange(
     first, last = (0, start) if stop is None else (start, stop)
     if step == 0:
         raise OptionError("arange: step is 0; expected a non-zero step")
-    ends = [_formula(value) for value in (first, last, step)]
-    if is_open(ends) and all(isinstance(value, int) for value in ends):
-        return _open_range(ends[0], ends[1], ends[2], storage_of(as_dtype(dtype)), _place(device))
+    if not {type(first), type(last), type(step)} <= _NUMBERS:
+        ends = [_formula(value) for value in (first, last, step)]
+        if is_open(ends) and all(isinstance(value, int) for value in ends):
+            return _open_range(ends[0], ends[1], ends[2], storage_of(as_dtype(dtype)), _place(device))
     span = (float(last) - float(first)) / float(step)
     if not math.isfinite(span):
         raise OptionError(f"arange: start={first}, stop={last}, step={step}; expected finite numbers")
