@@ -50,6 +50,7 @@ from megengine.convert.onnx.reading import (
     read_model,
 )
 from megengine.convert.onnx.rereading import check_every_size
+from megengine.convert.onnx.wide_integers import sign_pairs
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError, brief, nearest
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
@@ -127,6 +128,7 @@ def load_graph(
         >>> graph = load_graph("mobilenet.onnx", {"input": (1, 3, 224, 224)})  # doctest: +SKIP
     """
     model, folder = read_model(source)
+    sign_pairs(model.graph)
     name = model.graph.name or "onnx"
     try:
         stored = list(initializers(model.graph, folder))
