@@ -17,6 +17,7 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill WRITERS)
     write_window_rules,
 )
 from megengine.convert.onnx.end_names import restore
+from megengine.convert.onnx.write_exact_sums import integer_sums
 from megengine.convert.onnx.writing import OLDER, WRITERS, NewerOpsetError, Writer, attribute, quantized, utf8
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, OptionError
@@ -159,6 +160,8 @@ def _check(proto: "onnx.ModelProto", opset: int) -> None:
 
 def _write_expr(w: Writer, expr: Apply) -> None:
     record = registry.get(expr.op)
+    if record is not None and integer_sums(w, expr):
+        return
     rule = no_onnx("the op is unknown") if record is None else record.onnx
     if isinstance(rule, NoRule):
         raise w.unsupported(expr, rule.reason)
