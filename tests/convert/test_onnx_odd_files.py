@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from megengine.convert.onnx import export, load
 from megengine.core.errors import FileFormatError
@@ -60,6 +60,10 @@ FILES = {
     "no node": model([], outputs=(X,)),
     "no node, and stored numbers as results": model(
         [], [stored("w", np.float32([1, 2]))], outputs=(helper.make_tensor_value_info("w", TensorProto.FLOAT, [2]), X)
+    ),
+    "a flag of 3 is not set": model(
+        [node("ReduceMax", "x", "y", keepdims=3), node("ArgMin", "x", "z", keepdims=-1)],
+        outputs=(ValueInfoProto(name="y"), ValueInfoProto(name="z")),
     ),
     "text that nothing reads": model(
         [node("Constant", "", "note", value_string="text"), node("Neg", "x", "y")],

@@ -157,7 +157,7 @@ def arg_reduce(node: OnnxNode, x: Value) -> Value:
     if last:
         steps = [-1 if a == axis else 1 for a in range(len(shape))]
         x = node.apply("slice", x, starts=(None,) * len(shape), stops=(None,) * len(shape), steps=tuple(steps))
-    y = node.apply(node.op_type.lower(), x, axis=axis, keepdims=bool(node.attr("keepdims", 1)))
+    y = node.apply(node.op_type.lower(), x, axis=axis, keepdims=node.attr("keepdims", 1) == 1)
     y = node.cast(y, np.int64)
     return node.apply("sub", node.as_node(settled([shape[axis] - 1], ())), y) if last else y
 

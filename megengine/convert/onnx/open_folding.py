@@ -123,7 +123,7 @@ def _reduced(function: Callable[[list[Any]], Any]) -> Callable[..., list[np.ndar
         axes = _axes(node, given)
         if x.ndim > 1 or (axes and axes not in ((0,), (-1,))):
             return None
-        value = np.empty((1,) * x.ndim if node.attr("keepdims", 1) else (), object)
+        value = np.empty((1,) * x.ndim if node.attr("keepdims", 1) == 1 else (), object)
         value[...] = function(list(x.reshape(-1)))
         return [value]
 

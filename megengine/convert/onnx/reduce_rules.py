@@ -28,7 +28,7 @@ def reduce(node: OnnxNode, x: Tensor) -> Tensor:
         op = "sum" if node.op_type == "ReduceMean" else op
     else:
         axes = tuple(sorted({node.axis(axis, x.ndim) for axis in stated or range(x.ndim)}))
-    keep = bool(node.attr("keepdims", 1))
+    keep = node.attr("keepdims", 1) == 1
     if op == "logsumexp":
         values = x if is_float(x.dtype) else x.astype("float32")
         if not axes:

@@ -130,7 +130,7 @@ def split(node: OnnxNode, x: Value, sizes: Value | None = None) -> Group:
     for n in lengths:
         parts.append(cut(node, x, {axis: (start, start + n, 1)}))
         start += n
-    if given is None and not node.attr("keepdims", 1):
+    if given is None and node.attr("keepdims", 1) != 1:
         parts = [node.reshape(part, [*shape[:axis], *shape[axis + 1 :]]) for part in parts]
     return Group(parts)
 
