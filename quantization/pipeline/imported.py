@@ -35,7 +35,7 @@ def integer_network(model: TracedModule | InternalGraph) -> TracedModule:
     if form == "weights":
         raise QuantizationError(
             f"integer_network: network {graph.name!r} has integers in its weights alone: values between its layers are "
-            "real, or rounded to what integer ops do not take (uint16, several scales, a range of the values at hand). "
+            "real, or rounded to what integer ops do not take (several scales, a range of the values at hand). "
             "It runs as it is; for integers, quantize the float network that it was made from with quantize_model"
         )
     if form != "qdq":

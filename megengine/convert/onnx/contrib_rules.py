@@ -2,6 +2,7 @@
 
 from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value, composition, rule
+from megengine.convert.onnx.dynamic_lstm import DYNAMIC_LSTM, check_dynamic_lstm
 from megengine.convert.onnx.operators import like
 from megengine.convert.onnx.quant_rules import by_range
 from megengine.dispatch import apply
@@ -100,15 +101,12 @@ def dynamic_product(node: OnnxNode, a: Tensor, b: Tensor, scale: Tensor, *more: 
     return _scaled(stored.astype("float64") - offset.astype("float64"), b, step, scale, zero, bias)
 
 
-@rule("com.microsoft::DynamicQuantizeLSTM")
+@rule(DYNAMIC_LSTM)
 def dynamic_lstm(node: OnnxNode, x: Value, w: Value, r: Value, *more: Value | None) -> Value:
     """LSTM whose stored weights [directions, in, 4 * hidden] have scales; its products are those of real values."""
-    if node.dynamic:
-        raise node.fail("quantizes its state by the range of each step; load(..., dynamic=False) reads real values")
+    check_dynamic_lstm(node)
     *optional, scale_w, zero_w, scale_r, zero_r = (*more, *(None,) * 9)[:9]
     stored = ((w, scale_w, zero_w), (r, scale_r, zero_r))
-    if any(scale is None for _, scale, _ in stored):
-        raise node.fail("a scale is missing; expected one of each weight")
     weights = (node.composed(lambda _, *of: F.transpose(_real(*of), (0, 2, 1)), *of) for of in stored)
     return like(node, "LSTM", x, *weights, *optional)
 

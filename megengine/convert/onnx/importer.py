@@ -32,16 +32,16 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
     vision_rules,
 )
 from megengine.convert.onnx.around import added_by_round, inputs_of, showing, shown_by, sizes_in
-from megengine.convert.onnx.bodies import body_of
 from megengine.convert.onnx.context import MAX_ELEMENTS, Group, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL, Apart
+from megengine.convert.onnx.dynamic_lstm import definition
 from megengine.convert.onnx.examples import SCALES, Examples, at_usual_sizes
 from megengine.convert.onnx.folding import constant_of, fold, is_text
 from megengine.convert.onnx.inputs import Lengths, has_formula, input_spec, known_input, of_group
 from megengine.convert.onnx.older_forms import FIRST, in_modern_form
 from megengine.convert.onnx.open_folding import fold_open
 from megengine.convert.onnx.open_values import is_open_array
-from megengine.convert.onnx.operators import is_computed, made_of, unknown_operators
+from megengine.convert.onnx.operators import made_of, unknown_operators
 from megengine.convert.onnx.reading import (
     initializers,
     names_read,
@@ -397,7 +397,7 @@ class _Importer:
                 return folded
             if len(known) == len(inputs) and is_open and (folded := fold_open(onnx_node)) is not None:
                 return folded
-            if not is_computed(onnx_node.op_type) and (body := body_of(node, inputs, opset)) is not None:
+            if (body := definition(onnx_node, node, opset)) is not None:
                 self._body(node, *body)
                 return None
             made = made_of(onnx_node)

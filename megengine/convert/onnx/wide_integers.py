@@ -70,8 +70,9 @@ def _zero_of(node: "onnx.NodeProto", zeros: dict[str, "onnx.TensorProto"]) -> np
 
     if len(node.input) == 3 and node.input[2]:
         tensor = zeros.get(node.input[2])
-        beside = tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL
-        return None if beside else array_of(tensor)
+        if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            return None
+        return array_of(tensor)
     stated = {attribute.name: attribute.i for attribute in node.attribute}
     # what DequantizeLinear reads has the type that QuantizeLinear says
     is_wide = node.op_type == "DequantizeLinear" or stated.get("output_dtype") == onnx.TensorProto.UINT16

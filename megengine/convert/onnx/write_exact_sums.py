@@ -40,7 +40,7 @@ def integer_sums(w: Writer, expr: Apply) -> bool:
     rule = expr.record.onnx
     is_layer = isinstance(rule, OnnxRule) and rule.op_type == "Conv"
     plain = expr.record.rows and not any(expr.attrs.get(flag) for flag in ("transpose_a", "transpose_b"))
-    if storage_of(expr.output.dtype) != FLOAT64 or len(expr.inputs) != 2 or not (is_layer or plain):
+    if len(expr.inputs) != 2 or not (is_layer or plain) or storage_of(expr.output.dtype) != FLOAT64:
         return False
     sides = [_integers(node) for node in expr.inputs]
     x, weight = sides
