@@ -20,7 +20,7 @@ INPUTS = ("x", "w", "r", "bias", "lengths", "h", "c", "peephole", "scale_w", "ze
 
 def check_dynamic_lstm(node: OnnxNode) -> None:
     """Raise FileFormatError for a node that cannot be read."""
-    given: dict[str, str] = dict(zip(INPUTS, [*node.inputs, *[None] * len(INPUTS)], strict=False))
+    given = dict(zip(INPUTS, [*node.inputs, *[None] * len(INPUTS)], strict=False))
     if given["scale_w"] is None or given["scale_r"] is None:
         raise node.fail("a scale is missing; expected one of each weight")
     if not node.dynamic:

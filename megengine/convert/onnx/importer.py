@@ -22,6 +22,7 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
     math_rules,
     nn_rules,
     older_forms,
+    qonnx_rules,
     quant_rules,
     recurrent_rules,
     reduce_rules,

@@ -8,18 +8,22 @@ import numpy as np
 from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value, composition, rule, spec_of
 from megengine.convert.onnx.open_values import settled
+from megengine.convert.onnx.quant_rules import clipped_integers
 from megengine.core.dtype import is_float, storage_of
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.node import TensorNode
 
 
-@rule("Clip")
+@rule("Clip", quantized=True)
 def clip(node: OnnxNode, x: Value) -> Value:
     """Bounds are attributes before opset 11 and optional inputs since; integers are compared as such."""
     bounds: list[Any] = (
         [node.attr("min"), node.attr("max")] if node.opset < 11 else [node.optional(1), node.optional(2)]
     )
+    if node.opset >= 11 and isinstance(x, TensorNode) and (kept := clipped_integers(node, x, *bounds)) is not None:
+        return kept
+    x, *bounds = map(node.stored, (x, *bounds))
     if is_float(spec_of(x).dtype) and not any(isinstance(bound, TensorNode) for bound in bounds):
         low, high = (None if bound is None else _number(node, bound) for bound in bounds)
         if low == 0.0 and high == 6.0:

@@ -11,6 +11,7 @@ from megengine.core.errors import brief
 from megengine.core.text import counted
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.node import TensorNode
 
 FLOAT32 = np.dtype(np.float32)
@@ -52,6 +53,52 @@ def _quantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, dtype:
     if dtype.kind not in "iu":
         raise node.fail(f"quantizes to {dtype}; expected integers")
     return node.composed(_rounded, x, scale, zero, dtype=dtype)
+
+
+def clipped_quantize(
+    node: OnnxNode, x: Value, scale: Value, zero: np.ndarray, low: int | None, high: int | None
+) -> Value:
+    """What `QuantizeLinear` gives, kept between two integers: a clip of the real values in front of it.
+
+    Their quotients by the scale are nearer to the integers than to any half.
+    """
+    own = _constant_pair(node, scale, zero)
+    assert own is not None, "the caller has one constant scale"
+    return _within(node, x, quantized(_WHOLE[zero.dtype], *own), low, high)
+
+
+def _within(node: OnnxNode, x: Value, dtype: QuantizedDType, low: int | None, high: int | None) -> Value:
+    ends = [
+        None if end is None or end == whole else (end - dtype.zero_point) * dtype.only_scale
+        for end, whole in ((low, dtype.qmin), (high, dtype.qmax))
+    ]
+    if ends != [None, None]:
+        lo, hi = (default if end is None else end for end, default in zip(ends, (-np.inf, np.inf), strict=True))
+        x = node.apply("clip", x, lo=float(lo), hi=float(hi))
+    return node.apply("quantize", x, dtype=dtype)
+
+
+def clipped_integers(node: OnnxNode, x: TensorNode, low: Value | None, high: Value | None) -> Value | None:
+    """Integers that a `Clip` bounds, as Brevitas writes few bits, with their scale; None where it cannot be kept."""
+    dtype, made = x.dtype, x.expr
+    if not isinstance(dtype, QuantizedDType) or not isinstance(made, Apply) or not made.record.quantizes:
+        return None
+    if any(isinstance(end, TensorNode) or (end is not None and end.size != 1) for end in (low, high)):
+        return None
+    least, most = (None if end is None else int(np.reshape(end, -1)[0]) for end in (low, high))
+    inside = all(end is None or dtype.qmin <= end <= dtype.qmax for end in (least, most))
+    if not inside or (least is not None and most is not None and least > most):
+        return None
+    return _within(node, made.inputs[0], dtype, least, most)
+
+
+def dequantize_stored(node: OnnxNode, x: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> Value:
+    """The floats of stored integers, whose scales broadcast to them."""
+    shape = (1,) * (x.ndim - scale.ndim) + scale.shape
+    axes = [axis for axis, length in enumerate(shape) if length > 1]
+    if len(axes) > 1 or (axes and shape[axes[0]] != x.shape[axes[0]]):
+        return ((x.astype(np.float32) - zero.astype(np.float32)) * scale).astype(np.float32)
+    return _dequantize(node, x, scale.reshape(-1) if axes else scale.reshape(()), zero, axes[0] if axes else None)
 
 
 def _dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, axis: int | None) -> Value:
