@@ -168,3 +168,19 @@ def test_a_product_that_is_a_result_and_is_turned_loads_in_onnx_runtime():
     y = graph.apply("matmul", x, graph.apply("transpose", w, attrs={"perm": (1, 0)}), attrs=_PLAIN)
     set_outputs(graph, [y, graph.apply("transpose", y, attrs={"perm": (1, 0)})])
     same(answers(session_of(to_model(TracedModule.from_graph(graph))), [a, b]), [a @ b.T, b @ a.T])
+
+
+def test_a_network_larger_than_the_format_is_refused(monkeypatch, tmp_path):
+    from megengine.convert.onnx import export, writing
+
+    turned = {"transpose_a": False, "transpose_b": False}
+    graph = graph_of("matmul", [np.ones((2, 8), np.float32), np.ones((8, 8), np.float32)], turned, constant=(1,))
+    net = TracedModule.from_graph(graph)
+    path = tmp_path / "net.onnx"
+    monkeypatch.setattr(writing, "MAX_BYTES", 256)
+    export(net, path)
+    old = path.read_bytes()
+    monkeypatch.setattr(writing, "MAX_BYTES", 255)
+    with pytest.raises(GraphError, match=r"the constants up to '.*' need 256 bytes; one .onnx file holds at most 255"):
+        export(net, path)
+    assert path.read_bytes() == old

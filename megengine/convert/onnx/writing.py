@@ -11,6 +11,7 @@ from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import GraphError
 from megengine.core.formulas import Formula, constant_of, over_one, sign_of
 from megengine.core.sizes import OpenSize, is_open
+from megengine.core.text import counted
 from megengine.dispatch import ONNX_WRITER, get_op
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import onnx
 
 WriteRule = Callable[["Writer", Apply], None]
+MAX_BYTES = (2 << 30) - (16 << 20)  # of stored values: a file of the format has less than 2 GiB, nodes and names too
 WRITERS: dict[str, WriteRule] = {}
 OLDER: dict[str, tuple[int, WriteRule]] = {}  # operator of a record's rule -> its first opset, what is written before
 
@@ -64,6 +66,7 @@ class Writer:
     absorbed: set[int] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
+    bytes: int = 0  # of the initializers
     current: Apply | None = None
     write_graph: Callable[..., Any] | None = None  # (writer, graph, inputs) -> the ONNX graph of a body
     axes: dict[str, tuple[str, int]] = field(default_factory=dict)  # open axis -> the input that has it, and where
@@ -146,6 +149,13 @@ class Writer:
     def _store(self, name: str, array: np.ndarray) -> None:
         import onnx
 
+        self.bytes += array.nbytes
+        if self.bytes > MAX_BYTES:
+            raise GraphError(
+                f"ONNX export: the constants up to {name!r} need {counted(self.bytes, 'byte')}; one .onnx file holds "
+                f"at most {MAX_BYTES}. Quantize the network, store it in halves (`mge-quantize convert`), or save it "
+                "as .mgt"
+            )
         self.initializers.append(onnx.numpy_helper.from_array(np.asarray(array, order="C"), name))
 
     def add(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str] | str, **attrs: Any) -> str:
