@@ -17,7 +17,7 @@ from megengine.cli.inspecting import interface
 from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_folder, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.convert import onnx
+from megengine.convert import c, onnx
 from megengine.core.errors import OptionError
 from megengine.core.text import counted
 from megengine.traced_module import TracedModule, lower
@@ -32,6 +32,14 @@ KINDS = {
     ".tm": "MegEngine's, for models of calls",
     ".onnx": "its ops, for other programs",
     ".py": "source, with weights beside it",
+    ".c": "integers as C source, for programs without libraries",
+}
+# suffix -> writer of a model to a file, with the name that the file will have, and the opset for ONNX
+_WRITERS: dict[str, Callable[[TracedModule, Path, str, int | None], None]] = {
+    ".mgt": lambda model, path, name, opset: files.save(model, path),
+    ".tm": lambda model, path, name, opset: save_tm(model, path),
+    ".onnx": lambda model, path, name, opset: onnx.export(model, path, opset=opset),
+    ".c": lambda model, path, name, opset: c.export(model, path, name=name),
 }
 ORDER = "megengine.edit.order"  # the edits in the order of the command line
 
@@ -93,7 +101,7 @@ EXAMPLES = (
 
 @click.command(cls=InOrder, epilog=examples(*EXAMPLES))
 @click.argument("model", type=FILE)
-@path_option("-o", "--output", help=".mgt, .tm, .onnx or .py file to write.")
+@path_option("-o", "--output", help=".mgt, .tm, .onnx, .py or .c file to write.")
 @overwrite_option
 @click.option("--flatten", is_flag=True, help="Before all: put the calls of submodules in the place of their calls.")
 @click.option("--ops", is_flag=True, help="Before all: go from calls to the ops that they run.")
@@ -187,9 +195,4 @@ def write_model(model: TracedModule, output: Path, opened: ExitStack, *, opset: 
         save_source(model, output)
         return
     path = opened.enter_context(output_file(output))
-    if output.suffix == ".mgt":
-        files.save(model, path)
-    elif output.suffix == ".tm":
-        save_tm(model, path)
-    else:
-        onnx.export(model, path, opset=opset)
+    _WRITERS[output.suffix](model, path, output.stem, opset)

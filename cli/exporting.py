@@ -29,10 +29,11 @@ _HELD = {
         "export net.mgt -o resnet.onnx --opset 18",
         "export int8.mgt -o int8.onnx --form qdq",
         "export int8.mgt -o int8.py",
+        "export int8.mgt -o net.c",
     )
 )
 @click.argument("source", type=FILE, metavar="MODEL")
-@path_option("-o", "--output", required=True, help="File to write: .onnx, .mgt, .tm or .py.")
+@path_option("-o", "--output", required=True, help="File to write: .onnx, .mgt, .tm, .py or .c.")
 @click.option(
     "--form",
     type=Choice(["stored", "qdq"]),
