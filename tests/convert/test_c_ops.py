@@ -25,7 +25,8 @@ def samples(op, *, real):
             yield values, sample.attrs
 
 
-WHOLE = sorted({*RULES} - {"quantize", "cast", "where", "index"})
+MOVES = {"index", "set_index", "transpose", "slice", "broadcast_to", "split", "concat", "pad", "where"}
+WHOLE = sorted({*RULES} - {"quantize", "cast", *MOVES})
 
 
 @pytest.mark.parametrize("first", range(3))
@@ -41,11 +42,14 @@ def test_samples_of_every_op_on_integers(tmp_path, first):
 
 def test_samples_of_every_op_on_floats(tmp_path):
     calls, seen = Calls(), set()
-    for op in ["quantize", "where", *FLOAT_RULES]:
+    ops = ["quantize", *sorted(MOVES), *FLOAT_RULES]
+    for op in ops:
         for values, attrs in samples(op, real=op != "where"):
+            if op == "pad" and attrs["value"]:
+                attrs = {**attrs, "value": 0}
             calls.add(op, values, attrs)
             seen.add(op)
-    assert seen == {"quantize", "where", *FLOAT_RULES}
+    assert seen == {*ops}
     calls.check(tmp_path)
 
 

@@ -192,7 +192,8 @@ class _Network:
     def _arguments(self, nodes: Sequence[TensorNode], what: str) -> list[str]:
         names: list[str] = []
         for node in nodes:
-            name = base = f"{identifier(functools.reduce(str.removesuffix, STAND_INS, node.name)) or 'x'}_{what}"
+            made = identifier(functools.reduce(str.removesuffix, STAND_INS, node.name))
+            name = base = f"{'' if made[:1].isalpha() else 'x'}{made}_{what}"
             n = 1
             while name in names:
                 name, n = f"{base}{n}", n + 1
@@ -312,7 +313,8 @@ class _Network:
         shapes = ", ".join(f"{list(n.shape)} {n.spec.dtype}" for n in step.inputs if n.name not in self.values)
         results = ", ".join(f"{list(n.shape)} {n.spec.dtype}" for n in step.expr.outputs)
         module = str(step.expr.meta.get("module", "") or step.expr.outputs[0].name)
-        body = "\n".join(step.body)
+        empty = [f"(void)y{i};" for i, node in enumerate(step.expr.outputs) if not node.spec.size]
+        body = "\n".join([*step.body, *empty])
         return (
             f"/* {comment(module)}: {step.expr.op}: {comment(shapes)} to {comment(results)} */\n"
             f"static void {self._step_name(k)}({', '.join(arguments)})\n{{\n{_indented(body)}\n}}\n"

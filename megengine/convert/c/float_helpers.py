@@ -160,6 +160,25 @@ static float ${{p}}hsigmoid(float x)
 """,
         ("clip",),
     ),
+    "sqrt": Helper(
+        """
+/* of float64 first, which has so many bits that rounding twice rounds once */
+static float ${p}sqrt(float x)
+{
+    uint32_t bits;
+    ${p}real r;
+    ${p}wide w;
+    memcpy(&bits, &x, 4);
+    if (x == 0.0f || bits >= 0x7f800000u)
+        return x < 0.0f ? ${p}float(0x7fc00000u) : x;
+    r = ${p}of_bits(bits);
+    w = ${p}wide_sqrt(${p}widened((uint64_t)r.m, r.e, 0));
+    r = ${p}rounded((int64_t)w.m, w.e);
+    return ${p}float(((uint32_t)(r.e + 150) << 23) | ((uint32_t)r.m & 0x7fffffu));
+}
+""",
+        ("of_bits", "wide_sqrt", "float"),
+    ),
     "sum": Helper("""
 /* the sum of n numbers that lie side by side, in the order in which NumPy adds them */
 static float ${p}sum(const ${p}f32 *x, int32_t n)

@@ -29,9 +29,10 @@ _EXPRESSIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "neg": ("-$a", ()),
     "abs": ("$a < 0.0f ? -$a : $a", ()),
     "square": ("$a * $a", ()),
+    "sqrt": ("${p}sqrt($a)", ("sqrt",)),
     "relu": ("$a > 0.0f || $a != $a ? $a : 0.0f", ()),
     "relu6": ("${p}clip($a, 0.0f, 6.0f)", ("clip",)),
-    "clip": ("${p}clip($a, $lo, $hi)", ("clip", "float")),
+    "clip": ("${p}clip($a, $lo, $hi)", ("clip",)),
     "leaky_relu": ("$a > 0.0f ? $a : $a * $slope", ()),
     "exp": ("${p}exp($a)", ("exp",)),
     "log": ("${p}log($a)", ("log",)),
@@ -57,9 +58,12 @@ def _require_float(step: Step, *nodes: TensorNode) -> None:
     step.floats = True
 
 
-def _number(value: float) -> str:
+def _number(step: Step, value: float) -> str:
     """A float32 number that may be infinite."""
-    return literal(value) if math.isfinite(np.float32(value)) else f"${{p}}float(0x{int(float_bits([value])[0]):08x}u)"
+    if math.isfinite(np.float32(value)):
+        return literal(value)
+    step.helpers.add("float")
+    return f"${{p}}float(0x{int(float_bits([value])[0]):08x}u)"
 
 
 def _pointwise(step: Step) -> None:
@@ -68,7 +72,7 @@ def _pointwise(step: Step) -> None:
     step.helpers.update(helpers)
     for name in ("lo", "hi", "slope"):
         if f"${name}" in text:
-            text = text.replace(f"${name}", _number(step.attrs[name]))
+            text = text.replace(f"${name}", _number(step, step.attrs[name]))
     names = ("a", "b")
     declared = " ".join(
         f"const float {name} = {step.x(node)}[${{x{k}}}];"
@@ -152,6 +156,40 @@ for (p = 0; p < $rows; ++p) {
 
 rule("mean", floats=True)(functools.partial(_reduction, mean=True))
 rule("sum", floats=True)(functools.partial(_reduction, mean=False))
+
+
+def _place_of(step: Step, *, sign: str) -> None:
+    """The place of the first largest or smallest number along an axis; NaN comes before all."""
+    _require_float(step)
+    (x,) = step.inputs
+    rows, length, inner = _rows(step, step.attrs["axis"])
+    step.write(
+        """
+int32_t p, k;
+for (p = 0; p < $rows; ++p) {
+    const int32_t at = p / $inner * $whole + p % $inner;
+    float best = $x[at];
+    y0[p] = 0;
+    for (k = 1; k < $length; ++k) {
+        const float v = $x[at + k * $inner];
+        if (v $sign best || (v != v && best == best)) {
+            best = v;
+            y0[p] = k;
+        }
+    }
+}
+""",
+        rows=rows * inner,
+        inner=inner,
+        whole=length * inner,
+        length=length,
+        x=step.x(x),
+        sign=sign,
+    )
+
+
+rule("argmax", floats=True)(functools.partial(_place_of, sign=">"))
+rule("argmin", floats=True)(functools.partial(_place_of, sign="<"))
 
 
 def _softmax(step: Step, *, logarithm: bool) -> None:

@@ -104,6 +104,22 @@ def pad(step: Step) -> None:
     _copy(step, x, "y0", x.shape, (0, _contiguous(x.shape)), (first, inner))
 
 
+@rule("set_index")
+def set_index(step: Step) -> None:
+    """A copy, and the elements of the value at the places that a table gives."""
+    x, value, *indices = step.inputs
+    numbers = np.arange(value.spec.size).reshape(value.shape)
+    known = [step.value(node) for node in indices]
+    made = step.expr.record.reference(np.full(x.shape, -1), numbers, *known, **step.attrs).reshape(-1)
+    taken = np.flatnonzero(made >= 0)
+    at, from_ = (step.array(places.astype(np.int32), "places") for places in (taken, made[taken]))
+    _copy(step, x, "y0", x.shape, (0, _contiguous(x.shape)), (0, _contiguous(x.shape)))
+    step.write(
+        f"{{\n    int32_t i;\n    for (i = 0; i < {len(taken)}; ++i)\n"
+        f"        y0[{at}[i]] = {step.x(value)}[{from_}[i]];\n}}"
+    )
+
+
 @rule("index")
 def index(step: Step) -> None:
     """Elements at known places."""
