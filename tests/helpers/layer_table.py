@@ -20,6 +20,7 @@ LEVELS = (
     ("megengine.hub", "megengine.jit", "megengine.data", "megengine.traced_module"),
     ("megengine.plan", "megengine.convert"),
     ("megengine.quantization",),
+    ("megengine.convert.c",),
     ("megengine.compat", "megengine.cli"),
 )
 LAYERS = {package: level for level, packages in enumerate(LEVELS) for package in packages}
