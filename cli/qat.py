@@ -177,7 +177,6 @@ def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str,
         source.graph.metadata.update(images.to_metadata(source_data.how))
     digests = {"model": records.digest_of(source.graph), "data": samples_of.digest}
     tell_suspicious(out, warnings := samples_of.warnings())
-    notes = tell_unprepared(out, source.graph, source_data.reader)
     counts = {"training": len(taught[1]), "choosing": len(choosing[1]), "held out": len(scoring[1])}
     record = records.record_of(digests=digests, counts=counts, samples=index)
     record["recipe"].pop("resume", None)  # how often it was interrupted makes no difference
@@ -191,11 +190,10 @@ def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str,
         out.say(f"before training: {goal.what} {goal.shown(told['epochs'][0][2], chose)}")
     _epochs(training, kept, (about, told), taught, choosing, goal, out)
     network = training.best_network()
-    score = training.score_of(*scoring)
     best = network.eval().convert()
     best.graph.metadata.update(source.graph.metadata | records.to_metadata(record))
     native.save(best, files[0])
-    who = samples_of.scored_on()
+    score, who = training.score_of(*scoring), samples_of.scored_on()
     reached = f"{goal.what} {goal.shown(score, scored)} on {who}"
     said = _concluded(training, reached, goal.shown(told["start"], scored), out)
     rows = [(epoch or "before", loss, goal.shown(value, chose)) for epoch, loss, value in told["epochs"]]
@@ -204,11 +202,10 @@ def _train(files: list[Path], kept: Path, out: Output, *, model: str, data: str,
         held = _batches(scoring[0], len(next(iter(source_data.reader))[0]))
         page = Made(model, source.graph, best.graph, held, who, said, "Epochs, on the samples that choose", table)
         file.write_text(made_page(page, source_data, f"{Path(model).name}, trained in integers"), encoding="utf-8")
-    facts = {"model": model, "preprocess": source_data.describe(), "record": record}
+    facts = {"model": model, "preprocess": source_data.describe(), "record": record, "warnings": warnings}
     return {
         **facts,
-        "warnings": warnings,
-        "notes": notes,
+        "notes": tell_unprepared(out, source.graph, source_data.reader),
         "epochs": [dict(zip(("epoch", "loss", "score"), row, strict=True)) for row in told["epochs"][1:]],
         "best": training.best,
         "best_epoch": training.best_epoch,

@@ -191,7 +191,7 @@ def small_score(scored: int, enough: str, at_once: int = 1) -> list[str]:
 
 def batches_of(count: int, at_once: int) -> str:
     """So many samples in words, or batches of a network that takes several samples at once."""
-    return counted(count, "sample") if at_once == 1 else f"{counted(count, 'batch')} of {at_once} samples"
+    return counted(count, "sample") if at_once == 1 else f"{counted(count, 'batch')} of {counted(at_once, 'sample')}"
 
 
 def tell_suspicious(out: Output, warnings: list[str]) -> None:

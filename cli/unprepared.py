@@ -26,11 +26,9 @@ def tell_unprepared(out: Output, graph: InternalGraph, reader: Reader) -> list[s
 
 
 def _reaches_a_layer(node: TensorNode) -> bool:
-    """Whether a layer with weights reads a value as it is, or moved and cast."""
+    """Whether a layer with weights reads a value as it is, or moved."""
     return any(
-        _reaches_a_layer(user.outputs[0])
-        if user.record.rule.moves or user.op == "cast"
-        else user.record.weighted and user.inputs[0] is node
+        _reaches_a_layer(user.outputs[0]) if user.record.rule.moves else user.record.weighted and user.inputs[0] is node
         for user in node.users
         if isinstance(user, Apply)
     )

@@ -47,7 +47,7 @@ def test_data(little, array, told):
 
 
 def test_a_network_that_scales_or_that_takes_integers_is_not_told(little):
-    """Behind a cast, a padding and a transposition the numbers are still those of the picture."""
+    """Behind a transposition the numbers are still those of the picture."""
     scaled = little()
     scaled.graph.node[0].input[0] = "s"
     scaled.graph.initializer.append(numpy_helper.from_array(np.float32(1 / 255), "k"))
