@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.convert.onnx import load
+from megengine.convert.torch_bags import bags_by_axes
 from megengine.convert.torch_examples import Examples
 from megengine.convert.torch_missing import exported_again
 from megengine.core.errors import ArgumentError, MegEngineError, MissingImportError, UnsupportedError
@@ -99,7 +100,9 @@ def _read(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any
     errors: list[Exception] = []
     for export in (_exported, exported_again):
         try:
-            net = load(export(torch, module, inputs, named, dynamic_shapes).model_proto)
+            with bags_by_axes(torch):
+                program = export(torch, module, inputs, named, dynamic_shapes)
+            net = load(program.model_proto)
             away = examples.distance(net)
         except Exception as error:  # a translation is missing, or wrong
             errors.append(error)
