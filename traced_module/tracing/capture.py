@@ -41,9 +41,7 @@ from megengine.traced_module.tracing.specs import function_spec, layer_result
 from megengine.traced_module.tracing.views import MappingView, SequenceView, check_name, holds_modules
 
 _ACROSS = "the graph is specialised to this value; pass it to the module as an argument, or return it as a result"
-_ONE_OBJECT = (
-    "both are one tensor, and the graph is specialised to that; trace with two tensors for calls with two"
-)
+_ONE_OBJECT = "both are one tensor, and the graph is specialised to that; trace with two tensors for calls with two"
 _TO_ONE_VALUE = "the graph is specialised to this value; compute with tensors where it depends on the input"
 
 
