@@ -110,9 +110,14 @@ def sample_number(sample: Batch) -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
+def _lacks_channel(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Whether data fits with an axis of one channel behind the samples."""
+    return len(shape) > 1 and expected[1:2] == (1,) and fits((*shape[:1], 1, *shape[1:]), expected)
+
+
 def shape_remedy(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
     """What to do about data of another shape than a network's input."""
-    if len(expected) > 2 and expected[1] == 1 and fits((*shape[:1], 1, *shape[1:]), expected):
+    if _lacks_channel(shape, expected):
         return "add the axis of the channel: array[:, None]"
     if shape == expected[1:]:
         return "add the axis of the batch: array[None]"
