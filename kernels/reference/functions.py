@@ -33,6 +33,20 @@ def horner(factors: Sequence[float], x: np.ndarray) -> np.ndarray:
     return p
 
 
+# Factors of the polynomials, from the highest power on; of quotients above and below.
+EXP = (0.00138144, 0.0083688, 0.0416684, 0.1666652, 0.49999993, 1, 1)
+LOG = (0.23620364, 0.2853484, 0.40000388, 0.6666666, 2)
+LOG1P = (0.28012202, 0.28001765, 0.40021529, 0.66666416, 2)
+ERF = (
+    (1.98678302e-06, 0.000284565986, 0.00388334571, 0.0531017532, 0.193545095, 1.12837914),
+    (3.74201857e-05, 0.00118557161, 0.0152072553, 0.115350016, 0.50485743, 1),
+)
+TANH = (
+    (0.133826643, 0.00349743594, 2.06354398e-05, 1.33837865e-08),
+    (0.467159808, 0.0258842707, 0.000328848255, 7.79001141e-07),
+)
+
+
 def _power_of_two(n: np.ndarray) -> np.ndarray:
     return ((n + 127) << 23).view(F32)
 
@@ -42,7 +56,7 @@ def _exp(x: np.ndarray) -> np.ndarray:
     v = np.where(v > 89, np.float32(89), v)
     n = (v * np.float32(1.44269504) + np.float32(12582912)) - np.float32(12582912)
     r = (v - n * np.float32(0.693359375)) - n * np.float32(-2.12194440e-4)
-    p = horner([0.00138144, 0.0083688, 0.0416684, 0.1666652, 0.49999993, 1, 1], r)
+    p = horner(EXP, r)
     whole = np.where(np.isnan(n), 0, n).astype(np.int32)
     half = whole >> 1
     return p * _power_of_two(half) * _power_of_two(whole - half)
@@ -55,7 +69,7 @@ def _log(x: np.ndarray) -> np.ndarray:
     m = (bits - exponent * np.int32(1 << 23)).view(F32)
     e = np.where(tiny, exponent - 23, exponent).astype(F32)
     s = (m - 1) / (m + 1)
-    p = horner([0.23620364, 0.2853484, 0.40000388, 0.6666666, 2], s * s)
+    p = horner(LOG, s * s)
     y = (s * p + e * np.float32(-2.12194440e-4)) + e * np.float32(0.693359375)
     y = np.where(np.isposinf(x), x, np.where(x == 0, np.float32(-np.inf), y))
     return np.where(x >= 0, y, np.float32(np.nan))
@@ -63,15 +77,14 @@ def _log(x: np.ndarray) -> np.ndarray:
 
 def _log1p(x: np.ndarray) -> np.ndarray:
     s = x / (x + 2)
-    return s * horner([0.28012202, 0.28001765, 0.40021529, 0.66666416, 2], s * s)
+    return s * horner(LOG1P, s * s)
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
     v = np.where(x < -4, np.float32(-4), x)
     v = np.where(v > 4, np.float32(4), v)
     s = v * v
-    p = horner([1.98678302e-06, 0.000284565986, 0.00388334571, 0.0531017532, 0.193545095, 1.12837914], s)
-    q = horner([3.74201857e-05, 0.00118557161, 0.0152072553, 0.115350016, 0.50485743, 1], s)
+    p, q = (horner(factors, s) for factors in ERF)
     y = v * p / q
     y = np.where(y < -1, np.float32(-1), y)
     return np.where(y > 1, np.float32(1), y)
@@ -87,8 +100,7 @@ def _in_pairs(s: np.ndarray, factors: Sequence[float]) -> np.ndarray:
 def _tanh(x: np.ndarray) -> np.ndarray:
     v = np.where(x < np.float32(-9.1), np.float32(-9.1), x)
     v = np.where(v > np.float32(9.1), np.float32(9.1), v)
-    p = _in_pairs(v * v, [0.133826643, 0.00349743594, 2.06354398e-05, 1.33837865e-08])
-    q = _in_pairs(v * v, [0.467159808, 0.0258842707, 0.000328848255, 7.79001141e-07])
+    p, q = (_in_pairs(v * v, factors) for factors in TANH)
     y = v * p / q
     y = np.where(y < -1, np.float32(-1), y)
     return np.where(y > 1, np.float32(1), y)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from megengine.convert.c.helpers import HELPERS, Helper
+from megengine.kernels.reference.functions import ERF, EXP, LOG, LOG1P, TANH
 
 # what stands in front of steps in float: two operations that the compiler makes one round differently
 ORDER = """
@@ -41,15 +42,6 @@ def _pairs(s: str, t: str, factors: Sequence[float]) -> str:
     return f"({s} * {a} + 1.0f) + {t} * (({s} * {c} + {b}) + {t} * {d})"
 
 
-_EXP = [0.00138144, 0.0083688, 0.0416684, 0.1666652, 0.49999993, 1, 1]
-_LOG = [0.23620364, 0.2853484, 0.40000388, 0.6666666, 2]
-_LOG1P = [0.28012202, 0.28001765, 0.40021529, 0.66666416, 2]
-_ERF_P = [1.98678302e-06, 0.000284565986, 0.00388334571, 0.0531017532, 0.193545095, 1.12837914]
-_ERF_Q = [3.74201857e-05, 0.00118557161, 0.0152072553, 0.115350016, 0.50485743, 1]
-_TANH_P = [0.133826643, 0.00349743594, 2.06354398e-05, 1.33837865e-08]
-_TANH_Q = [0.467159808, 0.0258842707, 0.000328848255, 7.79001141e-07]
-
-
 def _bounded(least: str, most: str, name: str = "v") -> str:
     return f"{name} = {name} < {least} ? {least} : {name};\n    {name} = {name} > {most} ? {most} : {name};"
 
@@ -72,7 +64,7 @@ static float ${{p}}exp(float v)
     {_bounded("-104.0f", "89.0f")}
     n = (v * {literal(1.44269504)} + 12582912.0f) - 12582912.0f;
     r = (v - n * 0.693359375f) - n * {literal(-2.12194440e-4)};
-    p = {horner(_EXP, "r")};
+    p = {horner(EXP, "r")};
     whole = n != n ? 0 : (int32_t)n;
     half = (whole - (whole & 1)) / 2;
     p = p * ${{p}}float((uint32_t)(half + 127) << 23);
@@ -100,7 +92,7 @@ static float ${{p}}log(float x)
     e = (float)(x < {literal(np.finfo(np.float32).tiny)} ? whole - 23 : whole);
     s = (m - 1.0f) / (m + 1.0f);
     t = s * s;
-    t = s * {horner(_LOG, "t")};
+    t = s * {horner(LOG, "t")};
     return (t + e * {literal(-2.12194440e-4)}) + e * 0.693359375f;
 }}
 """,
@@ -110,7 +102,7 @@ static float ${{p}}log(float x)
 static float ${{p}}log1p(float x)
 {{
     const float s = x / (x + 2.0f), t = s * s;
-    return s * {horner(_LOG1P, "t")};
+    return s * {horner(LOG1P, "t")};
 }}
 """),
     "erf": Helper(f"""
@@ -119,7 +111,7 @@ static float ${{p}}erf(float v)
     float s, y;
     {_bounded("-4.0f", "4.0f")}
     s = v * v;
-    y = v * {horner(_ERF_P, "s")} / {horner(_ERF_Q, "s")};
+    y = v * {horner(ERF[0], "s")} / {horner(ERF[1], "s")};
     {_bounded("-1.0f", "1.0f", "y")}
     return y;
 }}
@@ -131,7 +123,7 @@ static float ${{p}}tanh(float v)
     {_bounded(literal(-9.1), literal(9.1))}
     s = v * v;
     t = s * s;
-    y = v * ({_pairs("s", "t", _TANH_P)}) / ({_pairs("s", "t", _TANH_Q)});
+    y = v * ({_pairs("s", "t", TANH[0])}) / ({_pairs("s", "t", TANH[1])});
     {_bounded("-1.0f", "1.0f", "y")}
     return y;
 }}
