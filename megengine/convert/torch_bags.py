@@ -18,7 +18,7 @@ def bags_by_axes(torch: Any) -> AbstractContextManager[Any]:
     class Bags(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function is functional.embedding_bag:
-                made = _bags(torch, *args, **(kwargs or {}))
+                made = reduced_bags(torch, *args, **(kwargs or {}))
                 if made is not None:
                     return made
             return function(*args, **(kwargs or {}))
@@ -26,7 +26,7 @@ def bags_by_axes(torch: Any) -> AbstractContextManager[Any]:
     return Bags()
 
 
-def _bags(
+def reduced_bags(
     torch: Any,
     indices: Any,
     weight: Any,
@@ -47,13 +47,13 @@ def _bags(
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
     if padding_idx is None:
-        return rows.amax(1) if mode == "max" else rows.mean(1) if mode == "mean" else rows.sum(1)
+        return rows.amax(1) if mode == "max" else rows.sum(1) if mode == "sum" else rows.mean(1)
     counted = (indices != padding_idx % weight.shape[0]).unsqueeze(-1)
     count = counted.sum(1)
     if mode == "max":
         return torch.where(count > 0, torch.where(counted, rows, -math.inf).amax(1), 0.0)
     total = torch.where(counted, rows, 0.0).sum(1)
-    return total / count.clamp(min=1) if mode == "mean" else total
+    return total if mode == "sum" else total / count.clamp(min=1)
 
 
 __all__ = ["bags_by_axes"]

@@ -26,10 +26,16 @@ def compiled(folder, text, *flags, compiler="gcc", name="net"):
     source, library = folder / f"{name}.c", folder / f"{name}.so"
     source.write_text(text)
     standard = () if compiler == "g++" or any(f.startswith("-std") for f in flags) else ("-std=c99",)
-    line = [compiler, *standard, *STRICT, *(flags or ("-O1",)), "-shared", "-fPIC", str(source), "-o", str(library)]
+    made = folder / f"{name}.o"
+    _run([compiler, *standard, *STRICT, *(flags or ("-O1",)), "-fPIC", "-c", str(source), "-o", str(made)])
+    # a library that is linked with -ffast-math turns subnormal numbers off in the process that loads it
+    _run([compiler, "-shared", str(made), "-o", str(library)])
+    return ctypes.CDLL(str(library))
+
+
+def _run(line):
     made = subprocess.run(line, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
-    return ctypes.CDLL(str(library))
 
 
 def pointer(array):

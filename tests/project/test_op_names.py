@@ -1,7 +1,7 @@
 """Few files decide something by the name of an op: what holds for an op stands in its record.
 
 A file names an op where it has its name as a text. Applying an op, and writing one into a pattern, are uses of it like
-calls of a function, and do not count; nor do CUDA kernels, which are tables by op.
+calls of a function, and do not count; nor do CUDA kernels and C forms, which are tables by op.
 """
 
 import ast
@@ -16,6 +16,7 @@ from megengine.dispatch import registry
 
 PACKAGE = Path(__file__).parents[2] / "megengine"
 LIMIT = 6
+TABLES = {"cuda", "c"}  # folders
 USES = {"apply", "reduce", "emit", "call", "Target", "Product"}  # whose first argument is an op that is used
 ATTRIBUTES = {"attr"}  # whose first argument is an attribute of an ONNX node
 FACES = ("distributed", "functional", "module", "ops")  # where MegEngine's functions and layers are
@@ -41,7 +42,7 @@ def _texts(tree):
 
 def _sources(folder):
     for entry in sorted(folder.iterdir()):  # links to folders too
-        if entry.is_dir() and entry.name != "cuda":
+        if entry.is_dir() and entry.name not in TABLES:
             yield from _sources(entry)
         elif entry.suffix == ".py":
             yield entry

@@ -15,10 +15,11 @@ from megengine.traced_module.ir.expr import Apply, CallFunction, Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.passes.affine_maps import NORM
 from megengine.traced_module.passes.layer_uses import everywhere
 from megengine.traced_module.passes.pass_manager import Pass
 
-_STATISTICS = {"batch_norm": (3, 4), "megengine.functional.nn.batch_norm": (1, 2)}  # places that training assigns
+_STATISTICS = {NORM: (3, 4), "megengine.functional.nn.batch_norm": (1, 2)}  # places that training assigns
 
 
 @computed_again

@@ -284,9 +284,11 @@ class _Network:
     def _description(self) -> Iterator[str]:
         yield f"{self._signature()};"
         yield ""
-        yield f"arena: {self.arena} bytes at an address that int64_t may have; nothing of it is kept between calls:"
+        size = counted(self.arena, "byte")
+        yield f"arena: {size} at an address that int64_t may have; nothing of it is kept between calls:"
         yield f"    static int64_t arena[{self.p.upper()}ARENA_SIZE / 8];"
-        yield f"All values together have {self.sum_of_values} bytes, constants {self.constants.size} bytes."
+        total, stored = counted(self.sum_of_values, "byte"), counted(self.constants.size, "byte")
+        yield f"All values together have {total}, constants {stored}."
         yield "Arrays are in the order of C, the last axis first; inputs, outputs and arena do not overlap."
         for names, nodes in ((self.inputs, self.graph.inputs), (self.outputs, self.graph.outputs)):
             for name, node in zip(names, nodes, strict=True):

@@ -3,6 +3,9 @@
 The operators are described in https://github.com/fastmachinelearning/qonnx/tree/main/docs/qonnx-custom-ops.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from megengine import functional as F
@@ -12,7 +15,7 @@ from megengine.dispatch import apply
 from megengine.tensor import Tensor
 
 DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
-ROUNDINGS = {"ROUND": "round_even", "CEIL": "ceil", "FLOOR": "floor"}
+ROUNDINGS = {"ROUND": partial(apply, "round_even"), "CEIL": F.ceil, "FLOOR": F.floor}
 
 
 @rule(*(f"{domain}::Quant" for domain in DOMAINS))
@@ -35,7 +38,7 @@ def quant(node: OnnxNode, x: Value, scale: Value, zero: Value, bits: Value) -> V
         if scale.size == 1 and x.dtype == np.float32 and np.iinfo(fits[0]).min <= z <= np.iinfo(fits[0]).max:
             stored = clipped_quantize(node, x, scale, np.asarray(z, fits[0]), low, high)
             return node.apply("dequantize", stored)
-    return node.composed(_steps, x, scale, zero, low=low, high=high, rounding=ROUNDINGS[rounding])
+    return node.composed(_steps, x, scale, zero, low=low, high=high, rounded=ROUNDINGS[rounding])
 
 
 def _ends(node: OnnxNode, bits: float) -> tuple[int, int]:
@@ -46,8 +49,10 @@ def _ends(node: OnnxNode, bits: float) -> tuple[int, int]:
     return 0, 2**width - 1 - narrow
 
 
-def _steps(node: OnnxNode, x: Tensor, scale: Tensor, zero: Tensor, *, low: int, high: int, rounding: str) -> Tensor:
-    steps = apply(rounding, F.clip(x / scale + zero, float(low), float(high)))
+def _steps(
+    node: OnnxNode, x: Tensor, scale: Tensor, zero: Tensor, *, low: int, high: int, rounded: Callable[..., Tensor]
+) -> Tensor:
+    steps = rounded(F.clip(x / scale + zero, float(low), float(high)))
     return (steps - zero) * scale
 
 

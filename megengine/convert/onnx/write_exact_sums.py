@@ -14,10 +14,12 @@ from megengine.core.sizes import is_open
 from megengine.dispatch import OnnxRule
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.patterns import call, match
 
 SMALL = (np.dtype(np.uint8), np.dtype(np.int8))
 INT32, FLOAT64 = np.dtype(np.int32), np.dtype(np.float64)
 MOST = 2**31 - 1
+_CAST, _LESS, _RESHAPED = call("cast"), call("sub"), call("reshape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def _integers(node: TensorNode) -> _Integers | None:
         return _Integers(value.astype(np.int64)) if high - low <= 255 else None
     if (stored := _cast_from(node)) is not None:
         return _Integers(stored)
-    if not isinstance(expr, Apply) or expr.op != "sub" or expr.inputs[1].spec.size != 1:
+    if not isinstance(expr, Apply) or match(_LESS, node) is None or expr.inputs[1].spec.size != 1:
         return None
     data, zero = _cast_from(expr.inputs[0]), _zero(expr.inputs[1])
     return None if data is None or zero is None or data.shape != node.shape else _Integers(data, zero)
@@ -83,13 +85,13 @@ def _integers(node: TensorNode) -> _Integers | None:
 def _cast_from(node: TensorNode) -> TensorNode | None:
     """The 8-bit integers that a node casts."""
     expr = node.expr
-    cast = isinstance(expr, Apply) and expr.op == "cast" and expr.inputs[0].dtype in SMALL
+    cast = isinstance(expr, Apply) and match(_CAST, node) is not None and expr.inputs[0].dtype in SMALL
     return expr.inputs[0] if cast else None
 
 
 def _zero(node: TensorNode) -> TensorNode | int | None:
     """One zero point, behind a cast and a change of shape: integers of 8 bits, or a stored number."""
-    while isinstance(node.expr, Apply) and node.expr.op == "reshape":
+    while isinstance(node.expr, Apply) and match(_RESHAPED, node) is not None:
         node = node.expr.inputs[0]
     if isinstance(node.expr, Constant):
         value = float(storage(node).reshape(-1)[0])
