@@ -380,11 +380,38 @@ def plain_weight(op: str, w: Tensor, groups: int, axes: int) -> Tensor:
     return apply("reshape", w, shape=(w.shape[0] * w.shape[1], *w.shape[2:]))
 
 
+def broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """True if a value of one shape can be added to one of another, whose shape does not change by it."""
+    tail = wanted[len(wanted) - len(shape) :]
+    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
+
+
+def bias_of_channels(bias: Tensor, result: tuple[int, ...]) -> Tensor:
+    """A bias as a term of a result [N,C,...]: [C], what broadcasts to it, or a number per channel in any shape."""
+    if bias.shape != result[1:2] and broadcasts_to(bias.shape, result):
+        return bias
+    return apply("reshape", bias, shape=(1, result[1], *(1 for _ in result[2:])))
+
+
+def _adds_bias(op: str, w: Tensor, bias: Tensor, groups: int) -> bool:
+    """True if the op itself adds a bias: (O,), (O,1,1), (1,O,1,1), or one that it refuses with the weight."""
+    if w.ndim < 3 or not isinstance(groups, int):
+        return True
+    channels, ones = w.shape[1] * groups if op.startswith("conv_transpose") else w.shape[0], (1,) * (w.ndim - 2)
+    return bias.shape in ((channels,), (channels, *ones), (1, channels, *ones))
+
+
 def convolved(
     op: str, tensors: list[Tensor], stride: Any, padding: Any, dilation: Any, groups: int, axes: int = 2, **more: Any
 ) -> Tensor:
-    """The op on x, the weight (grouped or not) and the bias (of any shape), if there is one."""
+    """The op on x, the weight (grouped or not) and the bias, if there is one: [O], what broadcasts to the result, as in
+    MegEngine, or a number per channel in any shape.
+    """
     tensors[1] = plain_weight(op, tensors[1], groups, axes + 2)
+    if len(tensors) == 3 and not _adds_bias(op, tensors[1], tensors[2], groups):
+        y = convolved(op, tensors[:2], stride, padding, dilation, groups, axes, **more)
+        if broadcasts_to(tensors[2].shape, y.shape):
+            return y + (tensors[2] if tensors[2].dtype == y.dtype else apply("cast", tensors[2], dtype=y.dtype))
     if len(tensors) == 3 and tensors[2].ndim != 1:
         tensors[2] = apply("reshape", tensors[2], shape=(tensors[2].size,))
     pads = pad_pairs(op, padding) if axes == 2 else tuple((n, n) for n in tuple_of(op, "padding", padding, axes))
@@ -413,8 +440,8 @@ def conv2d(
 ) -> Tensor:
     """2-D convolution of inp [N,C,H,W] with weight [O,C/groups,kh,kw] or (groups,O/groups,C/groups,kh,kw).
 
-    bias: [O] or (1,O,1,1). padding: one number, one per axis, or a pair (before, after) per axis. Returns
-    [N,O,oh,ow]. Raises ShapeError where shapes do not fit.
+    bias: [O], (1,O,1,1), or what broadcasts to the result. padding: one number, one per axis, or a pair (before,
+    after) per axis. Returns [N,O,oh,ow]. Raises ShapeError where shapes do not fit.
     """
     check_modes("conv2d", conv_mode, compute_mode)
     return convolved("conv2d", one_dtype("conv2d", inp, weight, bias), stride, padding, dilation, groups)
@@ -435,7 +462,7 @@ def conv_transpose2d(
 ) -> Tensor:
     """Transposed convolution of inp [N,I,H,W] with weight [I,O/groups,kh,kw]: the adjoint of conv2d.
 
-    bias: [O] or (1,O,1,1). A 5-d weight is (groups, I/groups, O/groups, kh, kw).
+    bias: [O], (1,O,1,1), or what broadcasts to the result. A 5-d weight is (groups, I/groups, O/groups, kh, kw).
     """
     name = "conv_transpose2d"
     check_modes(name, conv_mode, compute_mode)

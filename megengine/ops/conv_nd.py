@@ -18,7 +18,7 @@ from megengine.ops.common import (
     pair,
     tuple_of,
 )
-from megengine.ops.conv import conv2d, convolved, one_dtype
+from megengine.ops.conv import bias_of_channels, conv2d, convolved, one_dtype
 from megengine.ops.matmul import product
 from megengine.tensor import Tensor
 
@@ -52,7 +52,9 @@ def conv1d(
     s, p, d = (tuple_of("conv1d", n, v, 1)[0] for n, v in geometry)
     x = apply("reshape", x, shape=(*x.shape[:2], 1, x.shape[2]))
     w = apply("reshape", w, shape=(*w.shape[:-1], 1, w.shape[-1]))
-    b = None if bias is None else apply("reshape", as_tensor(bias), shape=(as_tensor(bias).size,))
+    b = None if bias is None else as_tensor(bias)
+    if b is not None:  # what broadcasts to the three axes of the result, or a number per channel in any shape
+        b = apply("reshape", b, shape=(*b.shape[:2], 1, *b.shape[2:]) if b.ndim == 3 else (1, b.size, 1, 1))
     y = conv2d(x, w, b, (1, s), (0, p), (1, d), groups)
     return apply("reshape", y, shape=(*y.shape[:2], y.shape[3]))
 
@@ -215,7 +217,7 @@ def region_restricted_conv(
     y = product(rows, apply("reshape", w, shape=(g, o, c * kh * kw)), tb=True)
     y = apply("transpose", apply("reshape", y, shape=(g, n, oh, ow, o)), perm=(1, 0, 4, 2, 3))
     y = apply("reshape", y, shape=(n, g * o, oh, ow))
-    return y if bias is None else y + apply("reshape", as_tensor(bias), shape=(1, -1, 1, 1))
+    return y if bias is None else y + bias_of_channels(as_tensor(bias), y.shape)
 
 
 @public(home=_HOME)

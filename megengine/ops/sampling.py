@@ -29,6 +29,7 @@ from megengine.ops.common import (
     rounded_to,
     size_tensor,
 )
+from megengine.ops.conv import bias_of_channels
 from megengine.ops.matmul import product
 from megengine.tensor import Tensor
 
@@ -302,7 +303,7 @@ def deformable_conv2d(
     cols = apply("reshape", cols, shape=(n, groups, c // groups * taps, oh * ow))
     kernel = apply("reshape", w, shape=(1, groups, w.shape[0] // groups, c // groups * taps))
     y = apply("reshape", product(kernel, cols), shape=(n, w.shape[0], oh, ow))
-    return y if bias is None else y + apply("reshape", as_tensor(bias), shape=(1, w.shape[0], 1, 1))
+    return y if bias is None else y + bias_of_channels(as_tensor(bias), y.shape)
 
 
 def check_rois(op: str, x: Tensor, rois: Tensor, columns: int = 5) -> None:

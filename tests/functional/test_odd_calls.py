@@ -15,8 +15,10 @@ from megengine.core import dtype
 from megengine.core.dtype import qint8
 from megengine.core.errors import ArgumentError, DTypeError, MegEngineError, OptionError, ShapeError
 from megengine.functional import quantized
+from megengine.plan import compile
 from megengine.quantization import MinMaxObserver, create_qparams, fake_quant_tensor
 from megengine.tensor import Parameter, Tensor
+from megengine.traced_module import trace_module
 
 quantized_dtype: Any = dtype.quantized
 
@@ -120,6 +122,33 @@ def test_the_bias_of_a_quantized_convolution_is_one_value_a_channel():
     x, w = (Tensor(np.ones(s), dtype=qint8(0.5)) for s in ((1, 4, 5, 5), (3, 4, 2, 2)))
     with pytest.raises(ShapeError, match=r"conv_bias_activation: bias has shape .*; expected \(1, 3, 1, 1\)"):
         quantized.conv_bias_activation(x, w, ones(1, 3, 2, 2), qint8(0.5))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5, 1), (1, 4), (1, 1, 1, 4), (2, 4, 1, 1), (3, 1, 1), (1, 3)], ids=str)
+def test_biases_of_convolutions_broadcast(shape):
+    class Net(M.Module):
+        def forward(self, x):
+            return F.conv2d(x, w, bias)
+
+    rng = np.random.default_rng(0)
+    x, kernel, terms = (rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 5, 4), (4, 3, 1, 1), shape))
+    w, bias = Tensor(kernel), Tensor(terms)
+    if shape in ((3, 1, 1), (1, 3)):  # a number per channel: three
+        w, terms = Tensor(kernel[:3]), terms.reshape(1, 3, 1, 1)
+    expected = np.einsum("nchw,oc->nohw", x.astype(np.float64), w.numpy()[:, :, 0, 0]) + terms
+    traced = trace_module(Net(), Tensor(x))
+    for found in (Net()(Tensor(x)), traced(Tensor(x)), compile(traced)(Tensor(x))[0]):
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5, atol=1e-5)
+    with amp.autocast():
+        assert F.conv2d(Tensor(x), w, bias).dtype == np.float16
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 2, 1, 1), (1, 1, 2, 4), (1, 1, 1, 5, 4)], ids=str)
+def test_biases_that_do_not_fit_are_refused(shape):
+    with pytest.raises(ShapeError, match=r"conv2d: bias has shape .*; expected \(6,\)"):
+        F.conv2d(ones(1, 3, 5, 4), ones(6, 3, 1, 1), ones(*shape))
+    with pytest.raises(ShapeError, match=r"conv2d: x has shape .*, w \(3,\)"):
+        F.conv2d(ones(1, 3, 5, 4), ones(3), ones(*shape))
 
 
 def test_the_index_of_an_empty_and_vast_tensor():

@@ -14,6 +14,7 @@ import end_habits
 import graph_habits
 import line_habits  # noqa: F401  (enters its own)
 import odd_habits  # noqa: F401
+import moved_habits  # noqa: F401
 import numpy as np
 import precision_habits
 import quantized_habits

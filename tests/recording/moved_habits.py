@@ -1,0 +1,42 @@
+"""Calls of whole programs that were moved unchanged: biases that broadcast.
+`habits.py` records them.
+"""
+
+from data_habits import habit
+from idioms import values
+
+
+def outcome(call):
+    """What a call gives, or that it fails."""
+    try:
+        return call()
+    except Exception as error:
+        return isinstance(error, (ValueError, TypeError, RuntimeError, AssertionError))
+
+
+@habit
+def biases_that_broadcast(mge):
+    F, found = mge.functional, []
+    x, w = mge.tensor(values(2, 2, 3, 4)), mge.tensor(values(4, 2, 1, 1))
+    grouped, turned = mge.tensor(values(2, 2, 1, 1, 1)), mge.tensor(values(2, 4, 1, 1))
+    mask, moved = mge.tensor(values(2, 1, 3, 4)), mge.tensor(values(2, 2, 3, 4) * 0.3)
+    for shape in ((), (1,), (3, 1), (1, 4), (1, 1, 1, 4), (2, 4, 1, 1), (1, 4, 3, 4), (1, 4, 1, 1)):
+        bias = mge.tensor(values(*shape) if shape else 0.5)
+        for call in (
+            lambda b: F.conv2d(x, w, b),
+            lambda b: F.conv2d(x, grouped, b, groups=2),
+            lambda b: F.conv_transpose2d(x, turned, b),
+            lambda b: F.deformable_conv2d(x, w, moved, mask, b),
+        ):
+            manager = mge.autodiff.GradManager().attach(bias)
+            with manager:
+                y = call(bias)
+                manager.backward((y * y).sum())
+            found += [y, bias.grad]
+            bias.grad = None
+    volume = mge.tensor(values(1, 2, 2, 2, 3)), mge.tensor(values(4, 2, 1, 1, 1))
+    rows = mge.tensor(values(1, 2, 5)), mge.tensor(values(4, 2, 1))
+    found += [F.conv3d(*volume, mge.tensor(values(*shape))) for shape in ((1,), (3,), (1, 4, 1, 1, 1))]
+    found += [F.conv1d(*rows, mge.tensor(values(*shape))) for shape in ((1, 1, 1), (1, 4, 1), (1, 4, 5), (1, 1, 5))]
+    wrong = mge.tensor(values(3)), mge.tensor([1.0] * 5)
+    return found, outcome(lambda: F.conv2d(x, w, wrong[0])), outcome(lambda: F.conv1d(*rows, wrong[1]))
