@@ -55,6 +55,7 @@ define(
 def cumsum(inp: TensorLike, axis: int) -> Tensor:
     """Sums of the elements up to each, along `axis`; inp's shape and dtype. No axes count as one."""
     x = as_tensor(inp)
+    axis = axis.item() if isinstance(axis, (Tensor, np.ndarray)) and axis.size == 1 else axis
     x = apply("reshape", x, shape=(1,)) if names_only_axis(axis, x.ndim) else x
     return apply("cumsum", x, axis=normalize_axis("cumsum", axis, x.ndim), reverse=False)
 

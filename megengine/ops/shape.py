@@ -232,9 +232,10 @@ define(
 
 @public(home=_HOME, by_spec=True)
 def transpose(inp: TensorLike, pattern: Sequence[int | str]) -> Tensor:
-    """Axes in another order; "x" in the pattern makes a new axis of length 1."""
+    """Axes in another order, reversed for an empty pattern; "x" in the pattern makes a new axis of length 1."""
     order: Any = pattern
-    return _permuted(as_tensor(inp), listed(order))
+    x, order = as_tensor(inp), listed(order)
+    return _permuted(x, order or list(reversed(range(x.ndim))))
 
 
 @public(home="megengine.tensor", methods=("transpose", "permute"), by_spec=True)
@@ -302,5 +303,11 @@ define(
 
 @public(home=_HOME, by_spec=True)
 def broadcast_to(inp: TensorLike, shape: Integers) -> Tensor:
-    """Repeat along axes of length 1 until the shape is `shape`."""
-    return apply("broadcast_to", as_tensor(inp), shape=shape_argument((shape,), formulas=True))
+    """Repeat along axes of length 1 until the shape is `shape`; None keeps the length of an axis that inp has."""
+    x, wanted = as_tensor(inp), shape
+    if isinstance(shape, (list, tuple)) and any(n is None for n in shape):
+        new = len(shape) - x.ndim
+        if any(n is None for n in shape[: max(new, 0)]):
+            raise ShapeError(f"broadcast_to: shape is {shape}, inp's {x.shape}; expected the length of a new axis")
+        wanted = [x.shape[i - new] if n is None else n for i, n in enumerate(shape)]
+    return apply("broadcast_to", x, shape=shape_argument((wanted,), formulas=True))

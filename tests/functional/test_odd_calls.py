@@ -151,6 +151,28 @@ def test_biases_that_do_not_fit_are_refused(shape):
         F.conv2d(ones(1, 3, 5, 4), ones(3), ones(*shape))
 
 
+def test_lengths_that_are_none_are_kept_in_graphs_too():
+    class Net(M.Module):
+        def forward(self, x):
+            return F.transpose(F.broadcast_to(x, (2, None, 4)), ())
+
+    x = np.arange(3, dtype=np.float32).reshape(3, 1)
+    expected = np.transpose(np.broadcast_to(x, (2, 3, 4)))
+    for found in (Net()(Tensor(x)), trace_module(Net(), Tensor(x))(Tensor(x))):
+        np.testing.assert_array_equal(found.numpy(), expected, strict=True)
+
+
+def test_new_axes_have_a_length_and_axes_are_integers():
+    for shape in ((None, 3), (None, None), [None, 2, 3]):
+        with pytest.raises(ShapeError, match=r"broadcast_to: shape is .*; expected the length of a new axis"):
+            F.broadcast_to(ones(3), shape)
+    with pytest.raises(ShapeError, match="broadcast_to"):
+        F.broadcast_to(ones(2, 3), (None,))
+    for axis in (Tensor([0.5]), Tensor([0, 1]), np.array([0, 1])):
+        with pytest.raises(MegEngineError, match="cumsum: axis"):
+            F.cumsum(ones(2, 3), axis)
+
+
 def test_the_index_of_an_empty_and_vast_tensor():
     x = F.zeros((0, 1 << 40))
     assert x[np.zeros(0, np.int32)].shape == (0, 1 << 40)

@@ -1,7 +1,8 @@
-"""Calls of whole programs that were moved unchanged: biases that broadcast.
+"""Calls of whole programs that were moved unchanged: biases that broadcast, lengths that are kept.
 `habits.py` records them.
 """
 
+import numpy as np
 from data_habits import habit
 from idioms import values
 
@@ -40,3 +41,12 @@ def biases_that_broadcast(mge):
     found += [F.conv1d(*rows, mge.tensor(values(*shape))) for shape in ((1, 1, 1), (1, 4, 1), (1, 4, 5), (1, 1, 5))]
     wrong = mge.tensor(values(3)), mge.tensor([1.0] * 5)
     return found, outcome(lambda: F.conv2d(x, w, wrong[0])), outcome(lambda: F.conv1d(*rows, wrong[1]))
+
+
+@habit
+def lengths_that_are_kept(mge):
+    F, x, v = mge.functional, mge.tensor(values(2, 3, 4)), mge.tensor(values(2))
+    shapes = (2, None, 4), (None, 3, 4), (5, None, None, None), (None, None, None), [2, None], [None]
+    found = [[outcome(lambda x=x, s=s: F.broadcast_to(x, s)) for s in shapes] for x in (x, x[:1], v)]
+    axes = mge.tensor(1), mge.tensor([1]), np.array(1), np.array([-1])
+    return found, [F.cumsum(x, axis) for axis in axes], [F.transpose(x, p) for p in ((), [])]
