@@ -8,6 +8,8 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.autodiff import Function
+from megengine.core.dtype import QuantizedDType
+from megengine.core.tensor.dtype import QuantDtypeMeta, create_quantized_dtype
 from megengine.dispatch import apply
 from megengine.quantization.modules.arithmetic import bias_dtype
 from megengine.quantization.ranges import QParams, QuantMode, at, create_qparams
@@ -20,9 +22,18 @@ def fake_quant_tensor(inp: Tensor, qparams: QParams) -> Tensor:
     It rounds exactly as `inp.astype(dtype)` and the quantized modules do (MegEngine divides here and multiplies by
     the reciprocal there, which differs in rare values next to a tie). Gradients pass where nothing is clamped.
     """
-    out = apply("fake_quant_away", inp, dtype=qparams.dtype)
+    out = apply("fake_quant_away", inp, dtype=_grid(qparams))
     out.qparams = qparams
     return out
+
+
+def _grid(qparams: QParams) -> QuantizedDType:
+    """The dtype whose values are taken: as `qparams.dtype`, but signed integers may have a zero point too."""
+    meta, zero = qparams.dtype_meta, qparams.zero
+    if meta is None or qparams.scale is None or not zero or meta.zero_points or meta.is_own:
+        return qparams.dtype
+    shifted = QuantDtypeMeta(f"{meta.name}_shifted", None, meta.np_dtype_str, meta.qmin, meta.qmax)
+    return create_quantized_dtype(shifted, qparams.scale.numpy(), zero)
 
 
 def fake_quant_bias(bias: Tensor | None, inp: Tensor | None, w_qat: Tensor | None) -> Tensor | None:

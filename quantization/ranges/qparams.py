@@ -69,8 +69,14 @@ class QParams:
         """The frozen quantized dtype. Raises OptionError while the scale is not known."""
         if self.scale is None or self.dtype_meta is None:
             raise OptionError("qparams: they have no scale yet; observe data, or set them with set_qparams")
-        zero = None if self.zero_point is None else int(np.asarray(self.zero_point.numpy()).reshape(-1)[0])
-        return create_quantized_dtype(self.dtype_meta, self.scale.numpy(), zero)
+        return create_quantized_dtype(self.dtype_meta, self.scale.numpy(), self.zero)
+
+    @property
+    def zero(self) -> int | None:
+        """The zero point as a number. In symmetric mode one that was given does not count, as in MegEngine."""
+        if self.mode is QuantMode.SYMMERTIC:
+            return 0
+        return None if self.zero_point is None else int(np.asarray(self.zero_point.numpy()).reshape(-1)[0])
 
     @classmethod
     def _names(cls) -> tuple[str, ...]:
@@ -138,23 +144,10 @@ def create_qparams(
     """QParams of a type given by name; numbers become tensors.
 
     Raises:
-        OptionError: mode and type do not fit (types with a zero point are asymmetric, the others symmetric).
         ArgumentError: mode is no QuantMode.
     """
     if not isinstance(mode, QuantMode):
         raise ArgumentError(f"create_qparams: mode is {mode!r}; expected one of {[str(m) for m in QuantMode]}")
     meta = None if dtype_meta is None else meta_of(dtype_meta)
     scale, zero_point = (v if v is None or isinstance(v, Tensor) else Tensor(v) for v in (scale, zero_point))
-    if meta is None or scale is None:
-        return QParams(mode, meta, scale, zero_point)
-    if meta.zero_points and zero_point is None:
-        raise OptionError(
-            f"create_qparams: {meta.name} needs a zero point, and mode is {mode.name}; "
-            "use QuantMode.ASYMMERTIC, or a signed type"
-        )
-    if not meta.zero_points and not meta.is_own and zero_point is not None and np.any(zero_point.numpy()):
-        raise OptionError(
-            f"create_qparams: {meta.name} is symmetric, but zero_point is {zero_point.numpy()}; "
-            "use QuantMode.SYMMERTIC, or quint8"
-        )
     return QParams(mode, meta, scale, zero_point)

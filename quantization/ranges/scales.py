@@ -77,7 +77,8 @@ def scale_and_zero(
     lo = np.minimum(np.asarray(lo, np.float64), 0.0)
     hi = np.maximum(np.asarray(hi, np.float64), 0.0)
     if how.symmetric:
-        reach = hi if how.qmin == 0 else np.maximum(-lo, hi)
+        one_sided = how.qmin == 0 and how.reach is None  # of a scheme with a reach, both ends count
+        reach = hi if one_sided else np.maximum(-lo, hi)
         scale = (reach / (how.qmax if how.reach is None else how.reach)).astype(np.float32)
     else:
         scale = ((hi - lo) / how.steps).astype(np.float32)

@@ -253,8 +253,8 @@ def test_learnt_modules_start_from_qparams(kind):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: qparams(dtype="quint8"), OptionError, "quint8 needs a zero point, and mode is SYMMERTIC"),
-        (lambda: qparams(zero=3.0), OptionError, "qint8 is symmetric, but zero_point is 3.0"),
+        (lambda: qparams(zero=3.0).dtype, OptionError, "qint8: zp is 3; expected None"),
+        (lambda: U.create_qparams(Q.QuantMode.ASYMMERTIC, "quint8", 0.5).dtype, OptionError, "quint8: zp is None"),
         (lambda: U.create_qparams(dtype_meta="qint9"), OptionError, "unknown 'qint9'.*did you mean"),
         (lambda: U.create_qparams().dtype, OptionError, "they have no scale yet"),
         (lambda: D.create_quantized_dtype(D.meta_of("quint8"), 0.1, None), OptionError, "zp is None; expected"),

@@ -1,5 +1,5 @@
-"""Calls of whole programs that were moved unchanged: biases that broadcast, lengths that are kept.
-`habits.py` records them.
+"""Calls of whole programs that were moved unchanged: integer types in both modes, biases that broadcast, lengths that
+are kept. `habits.py` records them.
 """
 
 import numpy as np
@@ -13,6 +13,47 @@ def outcome(call):
         return call()
     except Exception as error:
         return isinstance(error, (ValueError, TypeError, RuntimeError, AssertionError))
+
+
+@habit
+def integers_of_any_mode(mge):
+    Q, x, found = mge.quantization, mge.tensor(values(3, 5) * 4), []
+    for dtype in ("qint8", "quint8", "qint4", "quint4", "qint8_narrow"):
+        for mode in Q.QuantMode:
+            for zero in (None, 3.0, [3.0]):
+                if zero is None and mode is Q.QuantMode.ASYMMERTIC:
+                    continue  # MegEngine fails where it rounds
+                numbers = mge.tensor(0.5), None if zero is None else mge.tensor(zero)
+                qparams = Q.create_qparams(mode, dtype, *numbers)
+                manager = mge.autodiff.GradManager().attach(x)
+                with manager:
+                    y = Q.FakeQuantize(dtype)(x, qparams)
+                    manager.backward(y.sum())
+                found.append([dtype, mode.name, y, x.grad])
+                x.grad = None
+    return found
+
+
+@habit
+def learnt_scales_of_unsigned_integers(mge):
+    Q, x, found = mge.quantization, mge.tensor(values(3, 5) * 4), []
+    for kind in (Q.TQT, Q.LSQ):
+        fake = kind("quint8")
+        found += [fake(x), fake.get_qparams().scale, fake.get_qparams().dtype_meta.name]
+    return found
+
+
+@habit
+def ranges_of_unsigned_integers_in_symmetric_mode(mge):
+    Q, found = mge.quantization, []
+    for kind in (Q.MinMaxObserver, Q.ExponentialMovingAverageObserver, Q.HistogramObserver):
+        for dtype in ("quint8", "quint4"):
+            for ends in ((-1.0, 3.0), (-5.0, 2.0), (1.0, 4.0)):
+                observer = kind(dtype=dtype)
+                observer(mge.tensor(np.linspace(*ends, 9).astype("float32")))
+                qparams = observer.get_qparams()
+                found.append([dtype, list(ends), qparams.scale, qparams.zero_point is None])
+    return found
 
 
 @habit
