@@ -7,6 +7,7 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.convert.onnx.context import MAX_ELEMENTS, OnnxNode, Value, composition, rule
+from megengine.convert.onnx.masked_places import chosen_by_mask
 from megengine.convert.onnx.open_values import is_open_array, settled
 from megengine.convert.onnx.reading import array_of
 from megengine.convert.onnx.shape_rules import chosen, cut
@@ -81,33 +82,10 @@ def scatter_elements(node: OnnxNode, x: Value, index: Value, updates: Value) -> 
 @rule("ScatterND")
 def scatter_nd(node: OnnxNode, x: Value, index: Value, updates: Value) -> Value:
     """Updates at the places that the last axis of the index names, put there or combined with what is there."""
-    if (chosen_by := _masked(x, index, updates)) is not None and node.attr("reduction", "none") == "none":
-        return node.apply("where", node.reshape(chosen_by[0], _beside(chosen_by[0], x)), chosen_by[1], x)
-    return node.apply("scatter_nd", x, index, updates, reduction=node.attr("reduction", "none"))
-
-
-def _masked(x: Value, index: Value, updates: Value) -> tuple[TensorNode, np.ndarray] | None:
-    """A mask and a number, where all its places get that number (`x[x < 0] = 0` of torch): no length is open then."""
-    turned, spread = index.expr if isinstance(index, TensorNode) else None, _made_by(updates, "broadcast_to")
-    if not isinstance(turned, Apply) or turned.attrs.get("perm") != (1, 0) or spread is None:
-        return None
-    if (found := _made_by(turned.inputs[0], "nonzero")) is None:
-        return None
-    mask, number = found.inputs[0], constant_value(spread.inputs[0])
-    covered = len(mask.shape)
-    fits = (
-        mask.dtype == np.bool_ and mask.shape == x.shape[:covered] and len(updates.shape) == 1 + len(x.shape[covered:])
-    )
-    return (mask, number.reshape(())) if fits and number is not None and number.size == 1 else None
-
-
-def _made_by(value: Value, op: str) -> Apply | None:
-    made = value.expr if isinstance(value, TensorNode) else None
-    return made if isinstance(made, Apply) and made.op == op else None
-
-
-def _beside(mask: TensorNode, x: Value) -> tuple[int, ...]:
-    return (*mask.shape, *[1] * (len(x.shape) - len(mask.shape)))
+    reduction = node.attr("reduction", "none")
+    if reduction == "none" and (made := chosen_by_mask(node, x, index, updates)) is not None:
+        return made
+    return node.apply("scatter_nd", x, index, updates, reduction=reduction)
 
 
 @rule("TensorScatter")
