@@ -1,9 +1,9 @@
-"""Functions of torch that its exporter to ONNX lacks, by elementary ones: small matrices, and special functions."""
+"""Solutions of small systems for torch's exporter to ONNX, which lacks them: inverses, Cholesky, determinants."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 _LARGEST = 16  # rows of matrices that are solved in a step each
@@ -43,10 +43,6 @@ def linalg_decompositions(torch: Any) -> dict[Any, Callable[..., Any]]:
         aten._linalg_slogdet.default: whole(_sign_and_log),
         **dict.fromkeys((aten.linalg_slogdet.default, aten.slogdet.default), lambda a: _sign_and_log(torch, a)[:2]),
         aten.logdet.default: logarithm,
-        **dict.fromkeys((aten.lgamma.default, aten.special_gammaln.default), lambda x: _log_gamma(torch, x)),
-        **dict.fromkeys((aten.digamma.default, aten.special_digamma.default), lambda x: _digamma(torch, x)),
-        **dict.fromkeys((aten.erfinv.default, aten.special_erfinv.default), lambda x: _inverse_erf(torch, x)),
-        aten.special_ndtri.default: lambda x: _inverse_erf(torch, 2 * x - 1) * math.sqrt(2),
     }
 
 
@@ -129,59 +125,6 @@ def _sign_and_log(torch: Any, a: Any) -> Any:
     value = torch.linalg.det(a)
     factors = (torch.zeros_like(a), torch.zeros(a.shape[:-1], dtype=torch.int32, device=a.device))
     return (torch.sign(value), torch.log(torch.abs(value)), *factors)
-
-
-def _polynomial(x: Any, factors: Sequence[float]) -> Any:
-    total = factors[0]
-    for factor in factors[1:]:
-        total = total * x + factor
-    return total
-
-
-_LANCZOS = (
-    676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059, 12.507343278686905,
-    -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7,
-)  # fmt: skip
-
-
-def _log_gamma(torch: Any, x: Any) -> Any:
-    """Lanczos' series (g = 7), and the reflection of arguments below 1/2."""
-    small, kind = x < 0.5, x.dtype
-    wide = x.double()
-    y = torch.where(small, 1 - wide, wide) - 1
-    series = 0.99999999999980993 + sum(factor / (y + k) for k, factor in enumerate(_LANCZOS, 1))
-    t = y + 7.5
-    value = 0.5 * math.log(2 * math.pi) + (y + 0.5) * torch.log(t) - t + torch.log(series)
-    mirrored = math.log(math.pi) - torch.log(torch.abs(torch.sin(math.pi * (wide - torch.round(wide))))) - value
-    return torch.where(small, mirrored, value).to(kind)
-
-
-def _digamma(torch: Any, x: Any) -> Any:
-    """Six steps of the recurrence, then the asymptotic series; reflected below 1/2."""
-    small, kind = x < 0.5, x.dtype
-    wide = x.double()
-    y = torch.where(small, 1 - wide, wide)
-    below = sum(1 / (y + k) for k in range(6))
-    t = 1 / (y + 6)
-    series = _polynomial(t * t, (-1 / 132, 1 / 240, -1 / 252, 1 / 120, -1 / 12, 0.0))
-    value = torch.log(y + 6) - 0.5 * t + series - below
-    angle = math.pi * (wide - torch.round(wide))
-    mirrored = value - math.pi * torch.cos(angle) / torch.sin(angle)
-    return torch.where(small, mirrored, value).to(kind)
-
-
-_NEAR = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
-         -0.00417768164, 0.246640727, 1.50140941)  # fmt: skip
-_FAR = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
-        0.00943887047, 1.00167406, 2.83297682)  # fmt: skip
-
-
-def _inverse_erf(torch: Any, x: Any) -> Any:
-    """M. Giles, Approximating the erfinv function (GPU Computing Gems, 2011), single precision."""
-    w = -torch.log((1 - x) * (1 + x))
-    near, far = _polynomial(w - 2.5, _NEAR), _polynomial(torch.sqrt(w) - 3, _FAR)
-    ends = torch.where(x.abs() == 1, x * math.inf, torch.where(w < 5, near, far) * x)
-    return torch.where(x == 0, x, ends)
 
 
 __all__ = ["linalg_decompositions"]

@@ -11,6 +11,7 @@ from typing import Any
 
 from megengine.convert.torch_complex import in_real_parts
 from megengine.convert.torch_linalg import linalg_decompositions
+from megengine.convert.torch_special import special_decompositions
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -95,6 +96,15 @@ def _decompositions(torch: Any) -> Table:
         aten.kthvalue.default: lambda x, k, dim=-1, keepdim=False: _in_order(torch, x, k - 1, dim, keepdim),
         aten.median.dim: lambda x, dim, keepdim=False: _in_order(torch, x, (x.shape[dim] - 1) // 2, dim, keepdim),
         aten.median.default: lambda x: _in_order(torch, x.flatten(), (x.numel() - 1) // 2, 0, False)[0],
+        aten.mode.default: lambda x, dim=-1, keepdim=False: _most_frequent(torch, x, dim, keepdim),
+        aten.nanmedian.dim: lambda x, dim, keepdim=False: _median_of_numbers(torch, x, dim, keepdim),
+        aten.nanmedian.default: lambda x: _median_of_numbers(torch, x.flatten(), 0, False)[0],
+        aten.sort.stable: lambda x, *, stable=None, dim=-1, descending=False: torch.sort(x, dim, descending),
+        **dict.fromkeys(
+            (aten.grid_sampler_3d.default, aten.grid_sampler.default),
+            lambda x, at, mode, padding, corners: _sampled_volume(torch, x, at, mode, padding, corners),
+        ),
+        aten.argsort.stable: lambda x, *, stable, dim=-1, descending=False: torch.sort(x, dim, descending)[1],
         aten.avg_pool2d.default: lambda x, size, *rest: _by_divisor(torch, x, size, *rest),
         aten.scatter_reduce.two: lambda x, dim, at, y, reduce, *, include_self=True: _mean_of_places(
             torch, x, dim, at, y, reduce, include_self
@@ -119,7 +129,12 @@ def _decompositions(torch: Any) -> Table:
             include_self=include_self,
         ),
     }  # fmt: skip
-    return {**table, **linalg_decompositions(torch), **torch._decomp.get_decompositions([aten.lstm.input])}
+    return {
+        **table,
+        **linalg_decompositions(torch),
+        **special_decompositions(torch),
+        **torch._decomp.get_decompositions([aten.lstm.input]),
+    }
 
 
 def _by_wide_places(torch: Any, x: Any, at: Sequence[Any]) -> Any:
@@ -225,6 +240,67 @@ def _in_order(torch: Any, x: Any, k: int, dim: int, keepdim: bool) -> tuple[Any,
     found = [part.narrow(dim, k, 1) for part in torch.topk(x, k + 1, dim, largest=False)]
     values, places = found if keepdim else (part.squeeze(dim) for part in found)
     return values, places
+
+
+def _most_frequent(torch: Any, x: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
+    """The smallest of the most frequent elements along an axis, and the last place where it is."""
+    rows = x.movedim(dim, -1)
+    same = rows.unsqueeze(-1) == rows.unsqueeze(-2)
+    counts = same.sum(-1)
+    often = counts == counts.amax(-1, keepdim=True)
+    order = torch.argsort(rows, -1)
+    first = torch.gather(often, -1, order).long().argmax(-1, keepdim=True)
+    values = torch.gather(rows, -1, torch.gather(order, -1, first))
+    places = torch.where(rows == values, torch.arange(rows.shape[-1], device=x.device), -1).amax(-1, keepdim=True)
+    if not keepdim:
+        return values.squeeze(-1), places.squeeze(-1)
+    return values.movedim(-1, dim), places.movedim(-1, dim)
+
+
+def _median_of_numbers(torch: Any, x: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
+    """The lower median of what is a number along an axis, and its place; NaN where there is none."""
+    if not x.is_floating_point():
+        return torch.median(x, dim, keepdim)
+    missing = torch.isnan(x)
+    order = torch.argsort(torch.where(missing, math.inf, x), dim)
+    count = (~missing).sum(dim, keepdim=True)
+    places = torch.gather(order, dim, ((count - 1) // 2).clamp(min=0))
+    values = torch.where(count > 0, torch.gather(x, dim, places), math.nan)
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+def _sampled_volume(torch: Any, x: Any, at: Any, mode: int, padding: int, corners: bool) -> Any:
+    """Values of a volume [N,C,D,H,W] between its elements, at places [N,...,3] from -1 to 1 (the last axis first)."""
+    if x.ndim != 5 or mode > 1:
+        return NotImplemented
+    lengths, (n, channels), shape = x.shape[2:], x.shape[:2], at.shape[1:-1]
+    axes = []
+    for k, length in enumerate(lengths):
+        u = at[..., 2 - k]
+        u = (u + 1) / 2 * (length - 1) if corners else ((u + 1) * length - 1) / 2
+        if padding == 2:  # reflection
+            low, high = (0.0, length - 1.0) if corners else (-0.5, length - 0.5)
+            span = high - low
+            turned = torch.remainder(u - low, 2 * span) if span else torch.zeros_like(u)
+            u = low + torch.minimum(turned, 2 * span - turned)
+        u = u.clamp(0, length - 1) if padding else u
+        if mode == 1:  # nearest
+            axes.append([(torch.round(u), torch.ones_like(u))])
+        else:
+            first = torch.floor(u)
+            axes.append([(first, first + 1 - u), (first + 1, u - first)])
+    total: Any = 0
+    flat = x.reshape(n, channels, -1)
+    for corner in itertools.product(*axes):
+        place: Any = 0
+        weight: Any = 1.0
+        for (index, part), length in zip(corner, lengths, strict=True):
+            inside = (index >= 0) & (index <= length - 1)
+            weight = torch.where(inside, part * weight, 0.0)
+            place = place * length + index.clamp(0, length - 1).long()
+        wide = place.reshape(n, 1, -1).expand(n, channels, math.prod(shape))
+        total = total + torch.gather(flat, -1, wide) * weight.reshape(n, 1, -1)
+    return total.reshape(n, channels, *shape)
 
 
 def _places(torch: Any, ends: Any, x: Any, **options: Any) -> Any:
