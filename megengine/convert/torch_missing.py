@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from megengine.convert.torch_complex import in_real_parts
+from megengine.convert.torch_factors import factor_decompositions
 from megengine.convert.torch_linalg import linalg_decompositions
 from megengine.convert.torch_special import special_decompositions
 
@@ -132,6 +133,7 @@ def _decompositions(torch: Any) -> Table:
     return {
         **table,
         **linalg_decompositions(torch),
+        **factor_decompositions(torch),
         **special_decompositions(torch),
         **torch._decomp.get_decompositions([aten.lstm.input]),
     }
