@@ -97,15 +97,6 @@ def _decompositions(torch: Any) -> Table:
         aten.kthvalue.default: lambda x, k, dim=-1, keepdim=False: _in_order(torch, x, k - 1, dim, keepdim),
         aten.median.dim: lambda x, dim, keepdim=False: _in_order(torch, x, (x.shape[dim] - 1) // 2, dim, keepdim),
         aten.median.default: lambda x: _in_order(torch, x.flatten(), (x.numel() - 1) // 2, 0, False)[0],
-        aten.mode.default: lambda x, dim=-1, keepdim=False: _most_frequent(torch, x, dim, keepdim),
-        aten.nanmedian.dim: lambda x, dim, keepdim=False: _median_of_numbers(torch, x, dim, keepdim),
-        aten.nanmedian.default: lambda x: _median_of_numbers(torch, x.flatten(), 0, False)[0],
-        aten.sort.stable: lambda x, *, stable=None, dim=-1, descending=False: torch.sort(x, dim, descending),
-        **dict.fromkeys(
-            (aten.grid_sampler_3d.default, aten.grid_sampler.default),
-            lambda x, at, mode, padding, corners: _sampled_volume(torch, x, at, mode, padding, corners),
-        ),
-        aten.argsort.stable: lambda x, *, stable, dim=-1, descending=False: torch.sort(x, dim, descending)[1],
         aten.avg_pool2d.default: lambda x, size, *rest: _by_divisor(torch, x, size, *rest),
         aten.scatter_reduce.two: lambda x, dim, at, y, reduce, *, include_self=True: _mean_of_places(
             torch, x, dim, at, y, reduce, include_self
@@ -132,10 +123,27 @@ def _decompositions(torch: Any) -> Table:
     }  # fmt: skip
     return {
         **table,
+        **_of_orders(torch),
         **linalg_decompositions(torch),
         **factor_decompositions(torch),
         **special_decompositions(torch),
         **torch._decomp.get_decompositions([aten.lstm.input]),
+    }
+
+
+def _of_orders(torch: Any) -> Table:
+    """Most frequent elements, medians, sorts, and samples of volumes."""
+    aten = torch.ops.aten
+    return {
+        aten.mode.default: lambda x, dim=-1, keepdim=False: _most_frequent(torch, x, dim, keepdim),
+        aten.nanmedian.dim: lambda x, dim, keepdim=False: _median_of_numbers(torch, x, dim, keepdim),
+        aten.nanmedian.default: lambda x: _median_of_numbers(torch, x.flatten(), 0, False)[0],
+        aten.sort.stable: lambda x, *, stable=None, dim=-1, descending=False: torch.sort(x, dim, descending),
+        **dict.fromkeys(
+            (aten.grid_sampler_3d.default, aten.grid_sampler.default),
+            lambda x, at, mode, padding, corners: _sampled_volume(torch, x, at, mode, padding, corners),
+        ),
+        aten.argsort.stable: lambda x, *, stable, dim=-1, descending=False: torch.sort(x, dim, descending)[1],
     }
 
 
