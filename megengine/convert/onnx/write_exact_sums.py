@@ -3,6 +3,7 @@
 Reading these gives float64 products, which are exact; ONNX Runtime has no float64 convolution, and OpenVINO no float64.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,11 +54,27 @@ def integer_sums(w: Writer, expr: Apply) -> bool:
             return False
         assert isinstance(rule, OnnxRule)
         attrs = {theirs: attribute(expr.attrs[ours]) for ours, theirs in rule.attributes.items() if ours in expr.attrs}
-        total = _product(w, "ConvInteger", expr, x, weight, **attrs)
+        _write(w, "ConvInteger", expr, x, weight, **attrs)
     else:
-        total = _product(w, "MatMulInteger", expr, x, weight)
-    w.emit("Cast", expr, [total], to=_number(FLOAT64))
+        _write(w, "MatMulInteger", expr, x, weight)
     return True
+
+
+def _write(w: Writer, op_type: str, expr: Apply, x: _Integers, weight: _Integers, **attrs: Any) -> None:
+    """The product, as the int32 values that the only user makes of it, or cast to float64."""
+    user = _only_user(expr)
+    if user is not None and match(_CAST, user.outputs[0]) is not None and user.outputs[0].dtype == INT32:
+        _product(w, op_type, [user.outputs[0].name], x, weight, **attrs)
+        w.absorbed.add(id(user))
+    else:
+        total = _product(w, op_type, f"{expr.output.name}_sums", x, weight, **attrs)
+        w.emit("Cast", expr, [total], to=_number(FLOAT64))
+
+
+def _only_user(expr: Apply) -> Apply | None:
+    users, graph = [*expr.output.users], expr.graph
+    single = len(users) == 1 and graph is not None and all(node is not expr.output for node in graph.outputs)
+    return users[0] if single and isinstance(users[0], Apply) else None
 
 
 def _number(dtype: np.dtype) -> int:
@@ -109,14 +126,16 @@ def _reach(expr: Apply, x: _Integers, weight: _Integers, is_layer: bool) -> floa
     return 255.0 * float(weight.largest.sum(axes).max())
 
 
-def _product(w: Writer, op_type: str, expr: Apply, x: _Integers, weight: _Integers, **attrs: Any) -> str:
+def _product(
+    w: Writer, op_type: str, outputs: Sequence[str] | str, x: _Integers, weight: _Integers, **attrs: Any
+) -> str:
     """The int32 sums. ONNX Runtime's ConvInteger takes uint8 values alone, as the first operand.
 
     Weights of MatMulInteger are uint8: see `unsigned_weights`.
     """
     names = [_unsigned(w, x), _unsigned(w, weight, signed=op_type == "ConvInteger")]
     inputs = [*(data for data, _ in names), *(zero for _, zero in names)]
-    return w.add(op_type, inputs, f"{expr.output.name}_sums", **attrs)
+    return w.add(op_type, inputs, outputs, **attrs)
 
 
 def _unsigned(w: Writer, side: _Integers, *, signed: bool = False) -> tuple[str, str]:
