@@ -13,8 +13,11 @@ from megengine.core.sizes import is_open
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
+from megengine.traced_module.patterns import Pattern, call, match
 
-_PLAIN = ("add", "sub", "mul", "neg")  # finite for finite operands, and so are their gradients
+_PLAIN = call("add") | call("sub") | call("mul") | call("neg")  # finite for finite operands, and so are their gradients
+_REPEATED, _INDEXED = call("broadcast_to"), call("index")
+_TURNED, _PLACES, _RESHAPED, _CUT = call("transpose"), call("nonzero"), call("reshape"), call("slice")
 _HARMLESS = 0.5  # what other functions take where their result is not chosen: within the domains of most
 
 
@@ -30,7 +33,7 @@ def chosen_by_mask(node: OnnxNode, x: Value, index: Value, updates: Value) -> Va
     if None in steps:
         return None
     beside = node.reshape(mask, (*mask.shape, *[1] * len(rest)))
-    guarded = any(isinstance(one, Apply) and one.op not in _PLAIN for one in steps)
+    guarded = any(isinstance(one, Apply) and match(_PLAIN, one.outputs[0]) is None for one in steps)
     values = _spread(node, updates, beside, guarded, len(rest))
     return node.apply("where", beside, values, _one_number(x) if not rest else x)
 
@@ -50,9 +53,9 @@ def _steps(value: Value, mask: TensorNode, rank: int) -> Iterator[Apply | None]:
     made = value.expr if isinstance(value, TensorNode) else None
     if not isinstance(made, Apply):
         yield None
-    elif made.op == "broadcast_to":
+    elif match(_REPEATED, made.outputs[0]) is not None:
         yield from _steps(made.inputs[0], mask, rank)
-    elif made.op == "index":
+    elif match(_INDEXED, made.outputs[0]) is not None:
         whole = ((None, None, None),) * rank
         count = len(mask.shape)
         fits = made.attrs["pattern"] == (*"i" * count, *whole) and made.inputs[0].shape[:count] == mask.shape
@@ -73,9 +76,9 @@ def _spread(node: OnnxNode, value: Value, mask: Value, guarded: bool, rank: int)
     made = value.expr if isinstance(value, TensorNode) else None
     if not isinstance(made, Apply):  # `_steps` refused it
         return value
-    if made.op == "broadcast_to":
+    if match(_REPEATED, made.outputs[0]) is not None:
         return _spread(node, made.inputs[0], mask, guarded, rank)
-    if made.op != "index":
+    if match(_INDEXED, made.outputs[0]) is None:
         return node.apply(made.op, *(_spread(node, v, mask, guarded, rank) for v in made.inputs), **made.attrs)
     y = made.inputs[0]
     if not guarded:
@@ -91,23 +94,23 @@ def _is_common(value: Value, rank: int) -> bool:
 
 def _mask_of(index: Value) -> TensorNode | None:
     """The mask of which an index [places, axes] holds the true ones."""
-    turned = _made_by(index, "transpose")
-    found = _made_by(turned.inputs[0], "nonzero") if turned is not None and turned.attrs["perm"] == (1, 0) else None
+    turned = _made_by(index, _TURNED)
+    found = _made_by(turned.inputs[0], _PLACES) if turned is not None and turned.attrs["perm"] == (1, 0) else None
     return None if found is None else found.inputs[0]
 
 
 def _column_of(value: Value) -> tuple[TensorNode | None, int] | None:
     """The mask and the axis along which an index holds its places."""
-    flat = _made_by(value, "reshape")
-    part = _made_by(flat.inputs[0], "slice") if flat is not None else None
+    flat = _made_by(value, _RESHAPED)
+    part = _made_by(flat.inputs[0], _CUT) if flat is not None else None
     if part is None or len(part.attrs["starts"]) != 2 or part.attrs["steps"] != (1, 1):
         return None
     return _mask_of(part.inputs[0]), part.attrs["starts"][1]
 
 
-def _made_by(value: Value, op: str) -> Apply | None:
+def _made_by(value: Value, pattern: Pattern) -> Apply | None:
     made = value.expr if isinstance(value, TensorNode) else None
-    return made if isinstance(made, Apply) and made.op == op else None
+    return made if isinstance(made, Apply) and match(pattern, made.outputs[0]) is not None else None
 
 
 __all__ = ["chosen_by_mask"]
