@@ -91,9 +91,24 @@ def test_steps_in_float_have_one_order(tmp_path):
     model = made(float_ends, exclude=("last",))
     file = checked(tmp_path, model, "-O3", "-march=native", "-std=gnu99")
     assert "fp-contract" in file.text
-    line = ["gcc", "-ffast-math", "-c", str(tmp_path / "net.c"), "-o", str(tmp_path / "net.o")]
-    refused = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert refused.returncode and "compile this file without -ffast-math" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "refusal"),
+    [
+        ("-ffast-math", "compile this file without -ffast-math"),
+        ("-mfpmath=387", "operations in float round to float"),
+        ("-march=sapphirerapids", None),  # it has float16, which is no wider than float
+    ],
+)
+def test_files_are_compiled_where_float_rounds_to_float(tmp_path, option, refusal):
+    if subprocess.run(["gcc", option, "-x", "c", "-c", "-", "-o", "/dev/null"], input=b"", check=False).returncode:
+        pytest.skip(f"the compiler does not take {option}")
+    c.export(made(float_ends, exclude=("last",)), tmp_path / "net.c")
+    line = ["gcc", "-std=gnu99", option, "-c", str(tmp_path / "net.c"), "-o", str(tmp_path / "net.o")]
+    said = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (said.returncode == 0) == (refusal is None), said.stderr
+    assert refusal is None or refusal in said.stderr
 
 
 _MAIN = """

@@ -13,7 +13,8 @@ ORDER = """
 #if defined(__FAST_MATH__)
 #error "compile this file without -ffast-math: its operations in float have one order"
 #endif
-#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0
+/* 16, of processors with float16: as 0 for all wider types */
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0 && __FLT_EVAL_METHOD__ != 16
 #error "compile this file so that operations in float round to float, for example with -msse2 -mfpmath=sse"
 #endif
 #if defined(__clang__)
