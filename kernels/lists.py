@@ -25,6 +25,7 @@ from megengine.kernels import (
     small,
     strided,
     training,
+    winograd,
 )
 from megengine.kernels.kernel import Kernel
 
@@ -91,6 +92,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "fused_conv2d": (
         grouped.own_fused_grouped_conv2d,
         products.own_fused_pointwise,
+        winograd.own_winograd_conv2d,
         onednn.onednn_fused_conv2d,
         grouped.own_planes_conv2d,
     ),

@@ -31,6 +31,7 @@ void bind_taken_windows(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
 void bind_transposed(nanobind::module_& m);
 void bind_update(nanobind::module_& m);
+void bind_winograd(nanobind::module_& m);
 
 inline void bind_all(nanobind::module_& m) {
     bind_along(m);
@@ -60,6 +61,7 @@ inline void bind_all(nanobind::module_& m) {
     bind_training(m);
     bind_transposed(m);
     bind_update(m);
+    bind_winograd(m);
 }
 
 }  // namespace mge
