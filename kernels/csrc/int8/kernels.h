@@ -220,5 +220,6 @@ extern const Table table_sse41;
 extern const Table table_avx2;
 extern const Table table_avx512;
 extern const Table table_vnni;
+extern const Table table_amx;
 
 }  // namespace mge::int8

@@ -43,6 +43,7 @@ inline const Table& active_table() {
 #if defined(MGE_X86)
     switch (active_isa()) {
         case Isa::kAmx:
+            return table_amx;
         case Isa::kBf16:
         case Isa::kVnni:
             return table_vnni;
