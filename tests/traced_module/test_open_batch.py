@@ -17,7 +17,7 @@ from megengine.quantization import quantize_model, verify
 from megengine.tensor import Parameter, tensor
 from megengine.traced_module import InternalGraph, interpret, lower, open_batch, trace_module
 from megengine.traced_module.editing.expressions import add_input
-from megengine.traced_module.opening import resizing
+from megengine.traced_module.opening import resizing, takes_rows
 from tests.helpers.quant_nets import Builder
 
 ROWS = np.random.default_rng(0).standard_normal((5, 3, 8, 8)).astype(np.float32)
@@ -172,7 +172,19 @@ def _columns(b):
     return b.op("transpose", made, perm=(2, 1, 0))
 
 
-FORMS = [_assigned, _chosen_rows, _gathered, _sampled, _weighed, _first_states, _neighbours, _columns]
+def _unpooled(b):
+    """Values at computed places of an empty plane (SegNet), and rows at the places of the sample (Informer)."""
+    plane, at = b.g.constant(np.zeros(32, np.float32)), b.op("argmax", b.x, axis=3, keepdims=False)
+    at = b.op("add", at, b.g.constant(np.array([0, 8, 16])[:, None].astype(np.int32)))
+    values = b.op("reshape", b.op("max", b.x, axis=(3,), keepdims=False), shape=(24,))
+    put = b.op("scatter_nd", plane, b.op("reshape", at, shape=(24, 1)), values, reduction="add")
+    most = b.op("reshape", b.op("argmax", b.x, axis=2, keepdims=False), shape=(1, 24, 1))
+    places = b.op("concat", b.g.constant(np.zeros((1, 24, 1), np.int32)), most, axis=2)
+    line = b.op("scatter_nd", b.constant((1, 8)), places, b.op("reshape", values, shape=(1, 24)), reduction="add")
+    return b.op("concat", b.op("reshape", put, shape=(1, 32)), line, axis=1)
+
+
+FORMS = [_assigned, _chosen_rows, _gathered, _sampled, _weighed, _first_states, _neighbours, _columns, _unpooled]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -184,6 +196,17 @@ def test_places_that_name_the_sample(form):
     for size in (5, 1):
         np.testing.assert_array_equal(opened(tensor(ROWS[:size])).numpy(), wanted[:size])
         np.testing.assert_array_equal(plan.compile(opened)(ROWS[:size])[0], wanted[:size])
+
+
+def test_results_with_time_in_front():
+    """As of a recogniser of lines: steps, then the batch, then classes."""
+    net = Net(lambda net, x: F.linear(F.transpose(_words(x), (1, 0, 2)).reshape(64, 8), net.square).reshape(64, 1, 8))
+    fixed = trace_module(net.eval(), tensor(ROWS[:1]))
+    opened = open_batch(lower(fixed))
+    assert str(opened.graph.outputs[0].spec) == "float32[64, batch, 8]"
+    wanted = np.concatenate([net(tensor(ROWS[i : i + 1])).numpy() for i in range(5)], axis=1)
+    np.testing.assert_allclose(opened(tensor(ROWS)).numpy(), wanted, rtol=1e-4, atol=1e-5)
+    assert not takes_rows(opened.graph)  # their readers take samples along the first axis
 
 
 def test_a_first_state_that_every_sample_has():

@@ -14,7 +14,7 @@ from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign
 from megengine.traced_module.opening.examples import SIZES, joined
 from megengine.traced_module.opening.resizing import at_batch
-from megengine.traced_module.opening.rows import same_at, takes_rows
+from megengine.traced_module.opening.rows import rows_apart, same_at
 from megengine.traced_module.sizes import specialised
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.entry import lower
@@ -26,9 +26,9 @@ _REMEDY = "capture or read the network with the batch that it shall take, or wit
 def open_batch(model: TracedModule | InternalGraph, name: str = "batch") -> TracedModule:
     """The network as ops, for batches of any size: a copy, from one with a fixed batch (or an open one, kept).
 
-    The first axis of every input and result is the batch. Lengths that were computed with, or written as numbers for,
-    the fixed batch follow it. What was found is tried on random numbers: two samples together have to give what each
-    gives alone, and the fixed batch what it gave before.
+    The first axis of every input is the batch, and one axis of every result. Lengths that were computed with, or
+    written as numbers for, the fixed batch follow it. What was found is tried on random numbers: two samples together
+    have to give what each gives alone, and the fixed batch what it gave before.
 
     Args:
         model: a traced network, an imported one, or an integer network (`quantized.traced()`).
@@ -63,7 +63,7 @@ def _checked(graph: InternalGraph, name: str) -> InternalGraph:
         return fixed
     if graph.of_calls:
         for made in _of_calls(graph, batch):
-            if takes_rows(made) and same_at(fixed, made):
+            if rows_apart(made) and same_at(fixed, made):
                 return made
     refused: list[ShapeError] = []
     for last in (False, True):
@@ -72,7 +72,7 @@ def _checked(graph: InternalGraph, name: str) -> InternalGraph:
         except ShapeError as error:
             refused.append(error)
             continue
-        if takes_rows(made) and same_at(fixed, made):
+        if rows_apart(made) and same_at(fixed, made):
             return made
     if len(refused) == 2:
         refused[0].add_note(_REMEDY)
@@ -120,7 +120,7 @@ def _follows(graph: InternalGraph) -> bool:
     suits the trace only.
     """
     specialised(graph, [(SIZES[0], *node.spec.example.shape[1:]) for node in graph.inputs])
-    return all(is_open(n.spec.shape[:1]) for n in graph.outputs if n.spec.ndim)
+    return all(is_open(n.spec.shape) for n in graph.outputs if n.spec.ndim)
 
 
 @contextmanager

@@ -23,33 +23,61 @@ _FAILURES = (MegEngineError, ArithmeticError, IndexError, ValueError)  # of ops 
 
 
 def takes_rows(graph: InternalGraph) -> bool:
-    """True if the first axis of every input is one open axis, and each of its rows has results of its own.
+    """True if the first axis of every input and result is one open axis, and each of its rows has results of its own.
 
-    Shapes say whether results have that axis too. Whether a row depends on others is tried with two rows of random
-    numbers, which give together what each gives alone. Integers are 0 and 1, and further ones where the network takes
-    such: a row of few words may hold nothing that another one lacks.
+    Whether a row depends on others is tried with two rows of random numbers, which give together what each gives alone.
+    Integers are 0 and 1, and further ones where the network takes such: a row of few words may hold nothing that
+    another one lacks.
     """
-    nodes = [*graph.inputs, *graph.outputs]
-    if graph.of_calls or not nodes or not all(isinstance(n, TensorNode) and n.shape for n in nodes):
-        return False
-    rows = {name_of(n.spec.shape[0]) for n in nodes}
-    if len(rows) != 1 or None in rows or counting(graph):
-        return False
-    if any(rows & names_of(n.spec.shape[1:]) for n in nodes):
+    return not graph.of_calls and not any(_result_axes(graph) or (1,)) and rows_apart(graph)
+
+
+def rows_apart(graph: InternalGraph) -> bool:
+    """As `takes_rows`, of results that have the batch in any one axis (sequences with time in front)."""
+    axes = [] if graph.of_calls else _result_axes(graph)
+    if not axes or counting(graph):
         return False
     has_integers = any(storage_of(n.spec.dtype).kind in "iu" for n in graph.inputs)
-    return bool(_rows_alone(graph, 2)) and all(_rows_alone(graph, most) is not False for most in _MORE if has_integers)
+    return bool(_rows_alone(graph, axes, 2)) and all(
+        _rows_alone(graph, axes, most) is not False for most in _MORE if has_integers
+    )
 
 
-def _rows_alone(graph: InternalGraph, integers: int) -> bool | None:
-    """Whether two rows give together what each gives alone; None if the network does not take integers below that."""
+def _result_axes(graph: InternalGraph) -> list[int]:
+    """In which axis each result has the batch, the open first axis of all inputs; empty if one has it in none, in
+    several, or as a part of a length.
+    """
+    nodes = [*graph.inputs, *graph.outputs]
+    if not all(isinstance(n, TensorNode) and n.shape for n in nodes):
+        return []
+    rows = {name_of(n.spec.shape[0]) for n in graph.inputs}
+    if len(rows) != 1 or None in rows or any(rows & names_of(n.spec.shape[1:]) for n in graph.inputs):
+        return []
+    named = [[rows & names_of((length,)) for length in n.spec.shape] for n in graph.outputs]
+    if any(sum(map(bool, lengths)) != 1 for lengths in named):
+        return []
+    axes = [[bool(names) for names in lengths].index(True) for lengths in named]
+    alone = (name_of(n.spec.shape[axis]) for n, axis in zip(graph.outputs, axes, strict=True))
+    return axes if rows.issuperset(alone) else []
+
+
+def _rows_alone(graph: InternalGraph, axes: list[int], integers: int) -> bool | None:
+    """Whether two rows give together what each gives alone; None if the network does not take integers below that.
+
+    Args:
+        axes: in which each result has the rows.
+    """
     both = _drawn(graph, 2, integers)
     try:
         together = _results(graph, both)
         alone = [_results(graph, row) for row in rows_of(both)]
     except _FAILURES:
         return None
-    return all(_near(y[i : i + 1], alone[i][at]) for at, y in enumerate(together) for i in range(2))
+    return all(
+        _near(y.take([i], axis), alone[i][at])
+        for at, (y, axis) in enumerate(zip(together, axes, strict=True))
+        for i in range(2)
+    )
 
 
 def same_at(fixed: InternalGraph, opened: InternalGraph) -> bool:

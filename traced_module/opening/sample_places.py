@@ -19,6 +19,7 @@ from megengine.traced_module.patterns import any_, call, const, match
 Shape = tuple[int, ...]
 
 _PUT = call("scatter_nd", any_(), const(), any_())
+_PUT_AT = call("scatter_nd", any_(), any_(), any_())
 _TAKEN = call("index")
 
 
@@ -32,6 +33,8 @@ def places_of_one_sample(expr: Apply, old: list[Shape]) -> bool:
         places = np.asarray(constant_value(expr.inputs[1]))
         named = places.shape[0] == 1 and places.ndim > 1 and places.shape[-1] > 0 and not places[..., 0].any()
         return named and old[0][0] == old[2][0] == 1 and any(_follows(expr, at, old) for at in (0, 2))
+    if match(_PUT_AT, expr.outputs[0]) is not None:
+        return _follows(expr, 1, old) and _follows(expr, 2, old)  # each sample has places of its own in one axis
     if match(_TAKEN, expr.outputs[0]) is None or expr.attrs["pattern"][0] != "i" or not _follows(expr, 0, old):
         return False
     if isinstance(expr.inputs[1].expr, Constant):
@@ -53,7 +56,7 @@ def _follows(expr: Apply, at: int, old: list[Shape]) -> bool:
 def at_every_sample(graph: InternalGraph, expr: Apply, old: list[Shape]) -> list[TensorNode]:
     """The inputs of such an op for the new batch."""
     place = _Place(graph, expr)
-    if match(_PUT, expr.outputs[0]) is None:
+    if match(_PUT_AT, expr.outputs[0]) is None:
         x, numbers, *others = expr.inputs
         rows, (batch, left) = old[0][0], divmod(x.spec.shape[0], old[0][0])
         axis = _axis(old[1:], [numbers, *others])
@@ -62,6 +65,8 @@ def at_every_sample(graph: InternalGraph, expr: Apply, old: list[Shape]) -> list
             return [x, place.samples(x.spec.shape[0], numbers, at - 1), *others]
         return [x, numbers if left else place.numbered(numbers, batch, axis, rows), *others]
     x, places, updates = expr.inputs
+    if _follows(expr, 1, old):
+        return [*place.of_each(x, places, old[0], old[1]), updates]
     batch = x.spec.shape[0] if _follows(expr, 0, old) else updates.spec.shape[0]
     x, updates = (n if n.spec.shape[0] == batch else place.repeated(n, batch) for n in (x, updates))
     first = np.zeros(places.spec.shape[-1], storage_of(places.spec.dtype))
@@ -94,6 +99,26 @@ class _Place:
 
     def repeated(self, node: TensorNode, batch: int) -> TensorNode:
         return self.apply("broadcast_to", node, shape=(batch, *node.spec.shape[1:]))
+
+    def of_each(self, x: TensorNode, places: TensorNode, one: Shape, before: Shape) -> tuple[TensorNode, TensorNode]:
+        """A tensor that each sample has one of, behind the others, and the places of all, side by side, in it.
+
+        Args:
+            x: one for all samples, of shape `one`, or those of all.
+            places: of shape `before` for the fixed batch.
+        """
+        batch, left = divmod(places.spec.shape[0], before[0])
+        if left:
+            return x, places
+        if x.spec.shape == one:
+            many = self.apply("broadcast_to", self.apply("reshape", x, shape=(1, *one)), shape=(batch, *one))
+            x = self.apply("reshape", many, shape=(batch * one[0], *one[1:]))
+        first = np.zeros(before[-1], storage_of(places.spec.dtype))
+        first[0] = one[0]
+        rest = (1,) * (len(before) - 1)
+        number = self.apply("broadcast_to", self.samples(batch, places, 1), shape=(batch, before[0]))
+        number = self.apply("reshape", number, shape=(batch * before[0], *rest))
+        return x, self.apply("add", places, self.apply("mul", number, self.constant(first)))
 
     def samples(self, batch: int, like: TensorNode, behind: int) -> TensorNode:
         """0, 1, ... in the dtype of a node, in front of so many axes of length 1."""
