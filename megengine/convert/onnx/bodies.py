@@ -29,18 +29,23 @@ def body_of(
 
     types = [b"" if value is None else _type(value).SerializeToString() for value in inputs]
     for schema in _schemas(operator_name(node), opset):
-        if not (versions := _versions(schema)):
-            continue
-        version = max(opset, min(versions))
-        if schema.has_function:
-            content = schema.get_function_with_opset_version(version)
-        else:
-            content = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
-        if content:  # there may be none for these inputs
-            function = onnx.FunctionProto.FromString(content)
-            stated = [item.version for item in function.opset_import if item.domain == ""]
-            return _renamed(node, function, schema), max(stated, default=version)
+        for version in _tried(_versions(schema), opset):
+            if content := _content(schema, node, types, version):  # there may be none for these inputs
+                function = onnx.FunctionProto.FromString(content)
+                stated = [item.version for item in function.opset_import if item.domain == ""]
+                return _renamed(node, function, schema), max(stated, default=version)
     return None
+
+
+def _tried(versions: list[int], opset: int) -> list[int]:
+    """Opsets at which a body is asked for: it holds until an operator in it changes, then that of an older one does."""
+    return [max(opset, min(versions)), *sorted((v for v in versions if v <= opset), reverse=True)] if versions else []
+
+
+def _content(schema: "onnx.defs.OpSchema", node: "onnx.NodeProto", types: list[bytes], version: int) -> bytes:
+    if schema.has_function:
+        return schema.get_function_with_opset_version(version)
+    return schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
 
 
 def _schemas(op_type: str, opset: int) -> list["onnx.defs.OpSchema"]:
