@@ -9,9 +9,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from megengine.convert.torch_attention import attention_decompositions
 from megengine.convert.torch_complex import in_real_parts
 from megengine.convert.torch_factors import factor_decompositions
 from megengine.convert.torch_linalg import linalg_decompositions
+from megengine.convert.torch_resizing import resizing_decompositions
 from megengine.convert.torch_special import special_decompositions
 
 Table = dict[Any, Callable[..., Any]]
@@ -124,6 +126,8 @@ def _decompositions(torch: Any) -> Table:
     return {
         **table,
         **_of_orders(torch),
+        **attention_decompositions(torch),
+        **resizing_decompositions(torch),
         **linalg_decompositions(torch),
         **factor_decompositions(torch),
         **special_decompositions(torch),
