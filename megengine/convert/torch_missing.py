@@ -11,6 +11,7 @@ from typing import Any
 
 from megengine.convert.torch_attention import attention_decompositions
 from megengine.convert.torch_complex import in_real_parts
+from megengine.convert.torch_experts import expert_decompositions
 from megengine.convert.torch_factors import factor_decompositions
 from megengine.convert.torch_linalg import linalg_decompositions
 from megengine.convert.torch_resizing import resizing_decompositions
@@ -127,6 +128,7 @@ def _decompositions(torch: Any) -> Table:
         **table,
         **_of_orders(torch),
         **attention_decompositions(torch),
+        **expert_decompositions(torch),
         **resizing_decompositions(torch),
         **linalg_decompositions(torch),
         **factor_decompositions(torch),
