@@ -142,8 +142,37 @@ def test_names_and_ids_are_those_of_megengine():
     assert [e.name for e in twice.graph.exprs(recursive=False)][-3:] == ["inn", "inn_out", "inn_out_1"]
     again = behind(MODEL.clone(), lambda self_node, node: self_node.fc(node))
     assert again.graph.outputs[0].name == "fc_1_out"  # reads count
-    for model in (twice, again):
+    both = behind(
+        behind(MODEL.clone(), lambda self_node, node: self_node.fc(node)),
+        lambda self_node, node: self_node.fc(self_node.fc(node)),
+    )  # one read in each body
+    assert [e.name for e in both.graph.exprs(recursive=False)][-3:] == ["fc_1_out", "fc_2_out", "fc_2_out_1"]
+    for model in (twice, again, both):
         check(model)
+
+
+def test_several_results_stay_together_beside_a_new_one():
+    model = MODEL.clone()
+    graph = model.graph
+    graph.reset_outputs([graph.node("x"), graph.node("fc_out")])
+    graph.add_output_node(graph.node("fc_out"))
+    graph.add_output_node(graph.node("x"))
+    ((x, fc), again), last = model(X)  # as in MegEngine, whose result is (what it was, the value)
+    np.testing.assert_array_equal([x.numpy(), fc.numpy()], [last.numpy(), again.numpy()])
+    np.testing.assert_array_equal(fc.numpy(), MODEL(X).numpy())
+
+
+def test_what_uses_values_made_behind_the_given_place_goes_behind_them():
+    model = MODEL.clone()
+    early, late = model.graph.node("a_out"), model.graph.node("fc_out")
+    with model.graph.insert_exprs(early.expr):
+        at_place = F.exp(early)
+        moved = F.abs(late)
+        behind_it = F.sin(early)
+        model.graph.replace_node({late: at_place + moved * behind_it})
+    assert at_place.expr.comes_before(late.expr) and late.expr.comes_before(moved.expr)
+    assert moved.expr.comes_before(behind_it.expr)  # as in MegEngine, whose insertions stay together
+    check(model)
 
 
 def test_a_module_that_was_set_on_the_traced_module_is_traced_when_a_node_calls_it():
@@ -559,3 +588,12 @@ def test_former_inputs_go_when_nothing_uses_them():
     graph.compile()
     graph.lint()
     assert "x" not in graph.names
+
+
+def test_ops_of_a_model_that_is_traced_again_have_their_qualnames():
+    class Rows(M.Module):
+        def forward(self, x):
+            return x.reshape(x.shape[0], -1)
+
+    again = tm.trace_module(tm.trace_module(Rows(), X), X)
+    assert "TracedModule.[def_getvarshape]" in [n.qualname for n in again.graph.nodes()]  # as MegEngine 1.13 says

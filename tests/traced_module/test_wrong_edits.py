@@ -195,7 +195,7 @@ WRONG = {
         "does not belong",
     ),
     "a value made behind the place": (
-        lambda m: insert(m, lambda: F.relu(first(m, "fc_out")), first(m, "stem_out").expr),
+        lambda m: insert(m, lambda: F.relu(first(m, "fc_out")), before=first(m, "stem_out")),
         "made after the place",
     ),
     "erase a node": (lambda m: m.graph.erase(first(m, "fc_out")), "'fc_out' is a node; expected .* node.expr"),
@@ -226,8 +226,8 @@ def early_user(m):
         m.graph.replace_node({first(m, "stem_out"): made})
 
 
-def insert(m, body, after=None):
-    with m.graph.insert_exprs(after):
+def insert(m, body, before=None):
+    with m.graph.insert_exprs() if before is None else m.graph.inserting_before(before):
         return body()
 
 

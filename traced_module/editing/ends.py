@@ -16,7 +16,7 @@ from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.checking import check_owned
 from megengine.traced_module.editing.expressions import add_input
-from megengine.traced_module.editing.results import callers, set_results, value_in, with_one_more
+from megengine.traced_module.editing.results import beside_one_more, callers, set_results, value_in
 from megengine.traced_module.editing.rewiring import set_call
 from megengine.traced_module.ir.expr import Call, Expr
 from megengine.traced_module.ir.functions import arguments_key, flatten_arguments, unflatten_arguments
@@ -47,7 +47,7 @@ def add_output_node(graph: InternalGraph, node: TensorNode | str, *, through: Ex
     with graph.journal.transaction("add_output_node"):
         value = value_in(graph, node, what="add_output_node", through=through)
         check_owned(graph, "add_output_node", [value])
-        set_results(graph, (*graph.outputs, value), with_one_more(graph))
+        set_results(graph, (*graph.outputs, value), beside_one_more(graph))
 
 
 def reset_outputs(graph: InternalGraph, outputs: Any) -> None:

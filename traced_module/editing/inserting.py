@@ -49,7 +49,7 @@ class Inserter(Builder, hooks.TraceHooks):
         self.anchor = graph._anchor(place if before else None, place)
         if place is not None and place.kind == "Input":
             self.anchor = graph.first_call  # never between inputs
-        self.placed = place is not None
+        self.placed, self.fixed = place is not None, before
         self.first_id = graph.journal.next_expr
         self.tensors: dict[int, Tensor] = {}  # node -> the tensor that stands for it
         self.ends: dict[int, Expr] = {}  # expression -> the last one that was inserted behind it
@@ -80,10 +80,11 @@ class Inserter(Builder, hooks.TraceHooks):
         return node
 
     def _place(self, nodes: Sequence[Node]) -> None:
-        """Without a given place, expressions go behind the last node they use."""
-        if not self.placed:
-            latest = nodes[0] if len(nodes) == 1 else max(nodes, key=lambda n: n.expr.position)
-            expr = latest.expr  # the place is after it, the inputs, and what was inserted there before
+        """Without a given place, or with one that is too early, expressions go behind the last node they use."""
+        latest = nodes[0] if len(nodes) == 1 else max(nodes, key=lambda n: n.expr.position)
+        expr = latest.expr
+        early = not self.fixed and self.anchor is not None and expr.position >= self.anchor.position
+        if early or not self.placed:  # the place is after it, the inputs, and what was inserted there before
             first = self.graph.first_call
             at = self.ends.get(id(expr), expr)
             if not at.in_graph:
@@ -198,8 +199,8 @@ class Inserter(Builder, hooks.TraceHooks):
         if path not in self.unbuilt and is_composite(value):
             self.unbuilt[path] = Unbuilt(self, node, name, value)
         known = self._known(path)
-        if isinstance(known, ModuleNode):
-            # MegEngine counts the reads of a module
+        if isinstance(known, ModuleNode) and known.expr.id < self.first_id and id(known) not in self.read_as:
+            # MegEngine reads a module once more in each body of insert_exprs, under a numbered name
             numbered = identifier(path.replace(".", "_"))
             base, count, read_names = without_count(numbered), 1, self.read_as.values()
             names = self.graph.names

@@ -47,11 +47,21 @@ def set_results(graph: InternalGraph, leaves: Sequence[TensorNode], structure: T
         _adapt(call, old, leaves, structure)
 
 
-def with_one_more(graph: InternalGraph) -> TreeDef:
-    """The nesting of the results of a graph that returns (what it did, one more value)."""
+def _nesting(graph: InternalGraph) -> TreeDef:
     now = graph.out_def
     if now is None or now.num_leaves != len(graph.outputs):
-        now = LEAF if len(graph.outputs) == 1 else TreeDef(tuple, None, (LEAF,) * len(graph.outputs))
+        return LEAF if len(graph.outputs) == 1 else TreeDef(tuple, None, (LEAF,) * len(graph.outputs))
+    return now
+
+
+def beside_one_more(graph: InternalGraph) -> TreeDef:
+    """The nesting of the results of a graph that returns (what it did, one more value), as in MegEngine."""
+    return TreeDef(tuple, None, (_nesting(graph), LEAF))
+
+
+def with_one_more(graph: InternalGraph) -> TreeDef:
+    """The nesting of the results of a graph that gives its callers one more value, the last of a tuple."""
+    now = _nesting(graph)
     parts = now.children if isinstance(now.kind, type) and issubclass(now.kind, tuple) else (now,)
     return TreeDef(tuple, None, (*parts, LEAF))
 

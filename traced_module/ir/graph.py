@@ -318,8 +318,8 @@ class InternalGraph:
     def insert_exprs(self, expr: Expr | None = None) -> AbstractContextManager[None]:
         """In the body, functions, methods and modules called on nodes add expressions to the graph.
 
-        They go right behind `expr`; without it, behind the last expression that they use. If the body raises, the
-        graph is as it was. Without a call of `replace_node` nothing uses what was added.
+        They go right behind `expr`; without it, or if they use values made later, behind the last expression that
+        they use. If the body raises, the graph is as it was. Without `replace_node` nothing uses what was added.
 
         Example:
             >>> with graph.insert_exprs():  # doctest: +SKIP

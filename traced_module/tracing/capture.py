@@ -127,9 +127,16 @@ class ModuleTracer(hooks.TraceHooks):
         """An op of a graph that is run is an op of the graph that is made."""
         builder = self.current
         nodes = [builder.tensor_node(t) for t in inputs]
+        short = expr.outputs[0].qualname.rpartition(".")[2]
         with hooks.unheard():
             made = builder.graph.apply(
-                expr.op, *nodes, attrs=attrs, name=expr.name, before=builder.anchor, meta=builder.meta()
+                expr.op,
+                *nodes,
+                attrs=attrs,
+                name=expr.name,
+                qualname=f"{builder.graph.qualname}.{short}",
+                before=builder.anchor,
+                meta=builder.meta(),
             )
         fresh = tuple(map(alias, results))
         for tensor, node in zip(fresh, made if isinstance(made, tuple) else (made,), strict=True):
