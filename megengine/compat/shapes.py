@@ -10,6 +10,7 @@ import numpy as np
 from megengine import functional as F
 from megengine.compat.opdef import LARGEST, choice, integers, op_class, op_like, word_of
 from megengine.core.errors import OptionError, ShapeError
+from megengine.distributed.helper import param_pack_concat, param_pack_split
 from megengine.tensor import Tensor
 
 STRATEGY = choice("Convolution.Strategy", "HEURISTIC PROFILE REPRODUCIBLE OPTIMIZED")  # how kernels are chosen
@@ -114,24 +115,14 @@ def Padding(op: Any, x: Tensor) -> Tensor:
 
 @op_class(offsets=())
 def ParamPackConcat(op: Any, *inputs: Tensor) -> Tensor:
-    """Tensors flattened into one; `offsets`, also the last input, are the first and last position of each.
-
-    Gaps, which alignment leaves, are zeros.
-    """
-    parts: list[Tensor] = []
-    at = 0
-    for x, start, stop in zip(inputs[:-1], op.offsets[::2], op.offsets[1::2], strict=True):
-        parts += [F.zeros(start - at, dtype=x.dtype)] if start > at else []
-        parts.append(x.flatten())
-        at = stop
-    return F.concat(parts)
+    """Tensors flattened into one; `offsets`, also the last input, are the first and last position of each."""
+    return param_pack_concat(inputs[:-1], inputs[-1], op.offsets)
 
 
 @op_class(offsets=(), shapes=())
 def ParamPackSplit(op: Any, x: Tensor) -> tuple[Tensor, ...]:
     """The inverse of `ParamPackConcat`: one tensor for each of `shapes`."""
-    starts = zip(op.offsets[::2], op.offsets[1::2], op.shapes, strict=True)
-    return tuple(F.reshape(x[start:stop], tuple(shape)) for start, stop, shape in starts)
+    return param_pack_split(x, op.offsets, op.shapes)
 
 
 @op_class(

@@ -27,9 +27,8 @@ REASONS: dict[str, str] = {
     **{
         f"megengine.distributed.{name}": "training runs in one process, which sends no messages"
         for name in (
-            *("functional.collective_comm", "functional.remote_recv", "functional.remote_send", "helper.TensorFuture"),
-            *("helper.get_offsets", "helper.pack_allreduce_split"),
-            *("helper.param_pack_concat", "helper.param_pack_split"),
+            *("functional.collective_comm", "functional.remote_recv", "functional.remote_send"),
+            *("helper.TensorFuture", "helper.pack_allreduce_split"),
         )
     },
     "megengine.data.DataLoader.": "batches are made in this process",

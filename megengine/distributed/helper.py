@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from megengine import device
 from megengine.core import absent
 from megengine.core.errors import OptionError, nearest
 from megengine.tensor import Tensor
 
-__all__ = ["AllreduceCallback", "bcast_list_", "get_device_count_by_fork", "make_allreduce_cb", "synchronized"]
+__all__ = [
+    "AllreduceCallback",
+    "bcast_list_",
+    "get_device_count_by_fork",
+    "get_offsets",
+    "make_allreduce_cb",
+    "param_pack_concat",
+    "param_pack_split",
+    "synchronized",
+]
 
 
 def bcast_list_(inps: Iterable[Tensor], group: Any = None) -> None:
@@ -34,6 +46,33 @@ def make_allreduce_cb(reduce_method: str = "mean", group: Any = None, backend: A
 def synchronized(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator that changes nothing: there are no other processes to wait for."""
     return func
+
+
+def get_offsets(shapes: Iterable[Sequence[int]]) -> list[int]:
+    """The first and last position of each tensor of these shapes where they stand one after another.
+
+    Example:
+        >>> get_offsets([(2, 2), (3,)])
+        [0, 4, 4, 7]
+    """
+    offsets, at = [], 0
+    for shape in shapes:
+        offsets += [at, at := at + math.prod(shape)]
+    return offsets
+
+
+def param_pack_concat(inps: Sequence[Tensor], offsets: Tensor, offsets_val: Sequence[int]) -> Tensor:
+    """Tensors flattened into one, at the positions of `offsets_val` (see `get_offsets`); gaps are zeros."""
+    packed = Tensor(np.zeros(offsets_val[-1]), inps[0].dtype, inps[0].device)
+    for x, start, stop in zip(inps, offsets_val[::2], offsets_val[1::2], strict=True):
+        packed[start:stop] = x.flatten()
+    return packed
+
+
+def param_pack_split(inp: Tensor, offsets: Sequence[int], shapes: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
+    """The inverse of `param_pack_concat`: one tensor for each of `shapes`."""
+    ends = zip(offsets[::2], offsets[1::2], shapes, strict=True)
+    return tuple(inp[start:stop].reshape(tuple(shape)) for start, stop, shape in ends)
 
 
 __getattr__ = partial(absent.part_or_error, __name__)

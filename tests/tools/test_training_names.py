@@ -69,6 +69,20 @@ def test_one_process():
         dist.make_allreduce_cb("meen")
 
 
+def test_tensors_in_one_packed_tensor():
+    a, b = mge.Parameter([[1.0, 2.0], [3.0, 4.0]]), mge.Parameter([5.0, 6.0, 7.0])
+    shapes = [a.shape, b.shape]
+    offsets = dist.helper.get_offsets(shapes)
+    assert offsets == [0, 4, 4, 7]
+    with GradManager().attach([a, b]) as gm:
+        packed = dist.helper.param_pack_concat([a, b], mge.tensor(offsets), offsets)
+        first, second = dist.helper.param_pack_split(packed * packed, offsets, shapes)
+        gm.backward(first.sum() + 3 * second.sum())
+    np.testing.assert_array_equal(packed.numpy(), np.arange(1, 8))
+    np.testing.assert_array_equal(a.grad.numpy(), 2 * a.numpy())
+    np.testing.assert_array_equal(b.grad.numpy(), 6 * b.numpy())
+
+
 def test_scaled_gradients_are_those_of_the_loss():
     w = mge.Parameter([1.0, -2.0])
     gm, scaler = GradManager().attach([w]), amp.GradScaler(init_scale=1024.0, growth_interval=2)
