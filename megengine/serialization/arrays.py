@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from megengine.serialization.pickles import PLAIN, Blob, Builder, Global, Owning
 _CODES = frozenset(
     ["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", "bool", "int8", "uint8"]
 )
+_TEXT = re.compile("[US][1-9][0-9]{0,6}")  # elements of this many characters
 _RAW = {"pybfloat16": bfloat16, "pyintb1": np.dtype(np.uint8), "pyintb2": np.dtype(np.uint8)}
 _RAW["pyintb4"] = np.dtype(np.uint8)
 _RAW_MODULE = "megengine.core._imperative_rt"
@@ -44,8 +47,8 @@ def _dtype(record: Record) -> np.dtype:
     code = record.args[0]
     if isinstance(code, Global):
         return _RAW[code.name]
-    if not isinstance(code, str) or code not in _CODES:
-        raise FileFormatError(f"pickle: array elements of type {brief(code, 40)}; expected numbers")
+    if not isinstance(code, str) or (code not in _CODES and not _TEXT.fullmatch(code)):
+        raise FileFormatError(f"pickle: array elements of type {brief(code, 40)}; expected numbers or text")
     dtype = np.dtype(code)
     state = record.state
     if state is None:
@@ -78,6 +81,8 @@ def array_from(raw: bytes | Blob, dtype: Any, shape: Any, *, fortran: bool = Fal
         raise FileFormatError(f"pickle: an array of shape {brief(shape)} and {dtype} has {got}")
     memory = raw.take() if isinstance(raw, Blob) else np.frombuffer(raw, np.uint8).copy()
     array = memory.view(dtype).reshape(shape, order="F" if fortran else "C")
+    if dtype.kind == "U" and memory.size and memory.view(dtype.str[0] + "u4").max() > sys.maxunicode:
+        raise FileFormatError("pickle: an array of text holds what is no character")
     native = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
     return native if dtype.metadata is None else native.view(dtype)
 

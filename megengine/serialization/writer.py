@@ -218,6 +218,8 @@ class PickleWriter:
         if known is not None:
             self.out += known
             return
+        if value.kind not in "biufcUS" and value != bfloat16:
+            raise DTypeError(f"save: cannot write {value}, a type of elements; expected numbers or text")
         meta = quantized_of(value) and value.metadata
         self.name("numpy.dtype")
         if value == bfloat16:
@@ -225,7 +227,8 @@ class PickleWriter:
             state: tuple = (3, "<", None, None, None, 2, 2, 112)
         else:
             self.text(value.str[1:])
-            state = (4 if meta else 3, _ORDERS[value.byteorder], None, None, None, -1, -1, 0)
+            sizes = (value.itemsize, value.alignment, value.flags) if value.kind in "US" else (-1, -1, 0)
+            state = (4 if meta else 3, _ORDERS[value.byteorder], None, None, None, *sizes)
         self.put(pickle.NEWFALSE, pickle.NEWTRUE, pickle.TUPLE3, pickle.REDUCE)
         self.remember(value)
         if plain:
@@ -235,8 +238,8 @@ class PickleWriter:
 
     def array(self, value: np.ndarray, dtype: np.dtype | None = None) -> None:
         dtype = value.dtype if dtype is None else dtype
-        if dtype.kind not in "biufc" and dtype != bfloat16:
-            raise DTypeError(f"save: cannot write an array of {dtype}; expected numbers")
+        if dtype.kind not in "biufcUS" and dtype != bfloat16:
+            raise DTypeError(f"save: cannot write an array of {dtype}; expected numbers or text")
         self.name("numpy.core.multiarray._reconstruct")
         self.name("numpy.ndarray")
         self.tuple_((0,))
@@ -320,6 +323,7 @@ _METHODS: tuple[tuple[Any, Callable[[Any, Any], None]], ...] = (
     (np.generic, PickleWriter.scalar),
     (Enum, PickleWriter.enumerated),
     (QuantizedDType, PickleWriter.quantized_dtype),
+    (np.dtype, PickleWriter.dtype),
     (QuantDtypeMeta, PickleWriter.dtype_meta),
     ((bool, float), PickleWriter.atom),
     (str, PickleWriter.text),

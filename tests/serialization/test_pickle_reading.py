@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megengine.core.errors import FileFormatError, brief
+from megengine.core.errors import DTypeError, FileFormatError, brief
 from megengine.serialization import load, save
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
 from megengine.serialization.files import builder_of
@@ -68,6 +68,38 @@ def test_what_is_written_is_read_by_python_and_by_us(value):
     content = b"".join(dumps(value))
     assert same(pickle.loads(content), value)
     assert same(load(io.BytesIO(content)), value)
+
+
+TEXTS = [
+    np.array(["cat", "d\u00e9g", ""]), np.array(["ab", "c"], ">U2"), np.array([], "U3"), np.array([[b"ab", b"c"]]),
+    np.str_("hi"), np.bytes_(b"ab"), np.dtype("f4"), np.dtype("i8"), np.dtype("U4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", TEXTS, ids=repr)
+def test_arrays_of_text_and_dtypes_are_written_and_read(value):
+    content = b"".join(dumps({"value": value}))
+    assert np.array_equal(pickle.loads(content)["value"], value)
+    for again in (load(io.BytesIO(content))["value"], load(io.BytesIO(pickle.dumps(value, 4)))):
+        if isinstance(value, np.dtype):
+            assert again == value
+        else:
+            np.testing.assert_array_equal(again, value)
+            assert type(again) is type(value) and again.dtype == value.dtype.newbyteorder("=")
+
+
+@pytest.mark.parametrize("value", [np.datetime64("2020-01-01"), np.dtype("M8[s]"), np.array([1, "a"], dtype=object)])
+def test_other_elements_are_refused(value):
+    with pytest.raises(DTypeError, match="save: cannot write .*; expected numbers or text"):
+        dumps(value)
+    with pytest.raises(FileFormatError, match="array elements of type .*expected numbers or text"):
+        load(io.BytesIO(pickle.dumps(np.asarray(value) if not isinstance(value, np.dtype) else value, 4)))
+
+
+def test_text_of_what_is_no_character_is_refused():
+    content = pickle.dumps(np.array(["ab"]), 4).replace("ab".encode("utf-32-le"), b"\xff" * 8)
+    with pytest.raises(FileFormatError, match="no character"):
+        load(io.BytesIO(content))
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 257, CHUNK - 300, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK])
