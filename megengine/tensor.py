@@ -376,7 +376,7 @@ class Tensor(_Fields):
     def __bool__(self) -> bool:
         if self.spec.size != 1:
             raise ShapeError(f"truth value of a tensor of shape {self.spec.shape} is ambiguous; use .any() or .all()")
-        return bool(self._read("the truth value").item())
+        return bool(self._read(hooks.TRUTH).item())
 
     def _real(self) -> Any:
         if np.dtype(storage_of(self._dtype)).kind == "c":

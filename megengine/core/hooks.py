@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from typing import Any
 
+TRUTH = "the truth value"  # what `bool(tensor)` reads
+
 
 class TraceHooks:
     """Callbacks of a tracer; the default ones record nothing. `run()` performs the real call."""

@@ -1,5 +1,7 @@
 """Traced graphs have the nodes and the names that MegEngine 1.13 gives them (listings written by it)."""
 
+import warnings
+
 import numpy as np
 import pytest
 from megengine_graphs import NETS, check, inputs_of, leaves, listing, nets, traced
@@ -156,3 +158,24 @@ def test_a_module_under_two_names():
     ]
     made = {e.name: e.outputs[0].qualname for e in module.flatten().graph.get_method_by_type("__mul__")}
     assert made == {"one_out": "Aliases.one.[method_mul]", "steps_0_out": "Aliases.steps.0.[method_mul]"}
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [  # as MegEngine 1.13 names the shape that is used: a truth value counts as a read of one, other values do not
+        (lambda x: bool(x.sum() > 0), "getvarshape_out_1"),
+        (lambda x: x.shape[0] > 1 or None, "getvarshape_out_2"),
+        (lambda x: x.shape[0] == 2 and x.shape[0] != 3, "getvarshape_out_3"),
+        (lambda x: float(x.sum()), "getvarshape_out"),
+        (lambda x: range(x.shape[0]), "getvarshape_out_1"),
+    ],
+)
+def test_branches_count_for_names(read, name):
+    class Net(M.Module):
+        def forward(self, x):
+            read(x)
+            return x * x.shape[0]
+
+    with warnings.catch_warnings(action="ignore"):
+        model = trace_module(Net(), tensor([1.0, 2.0]))
+    assert [n.name for n in model.graph.nodes() if "shape" in n.name] == [name]

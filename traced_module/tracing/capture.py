@@ -163,6 +163,8 @@ class ModuleTracer(hooks.TraceHooks):
         node = self.current.scope.nodes.get(id(tensor))
         if node is not None:
             self._note(what, node.name, advice)
+            if what == hooks.TRUTH:
+                self.shape(tensor)  # as MegEngine does: nothing uses it, but it counts for names
 
     def length(self, tensor: Tensor) -> None:
         """`len(x)`, `for row in x`; of a shape it is the number of axes, which a graph is made for."""
