@@ -179,3 +179,12 @@ def test_branches_count_for_names(read, name):
     with warnings.catch_warnings(action="ignore"):
         model = trace_module(Net(), tensor([1.0, 2.0]))
     assert [n.name for n in model.graph.nodes() if "shape" in n.name] == [name]
+
+
+def test_numbers_of_numpy_are_printed_as_megengine_does():
+    class Net(M.Module):
+        def forward(self, x):
+            return x.reshape((np.int64(2),)) + np.float32(3) + np.ones(2, np.float32)
+
+    text = str(trace_module(Net(), tensor([1.0, 2.0])).graph)
+    assert "x.reshape((2,), )" in text and "reshape_out.__add__(3.0, )" in text and "add_out.__add__([1. 1.], )" in text

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef, unflatten
 from megengine.core.sizes import closed
@@ -293,7 +295,12 @@ class Call(Expr):
 
 
 def _text(value: Any) -> str:
-    """Values as MegEngine prints them: strings bare, containers as Python writes them."""
+    """Values as MegEngine prints them: strings, numbers and arrays bare, containers as Python writes them."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return str(value)
+    if isinstance(value, (tuple, list)):
+        with np.printoptions(legacy="1.25"):  # (2,) and not (np.int64(2),)
+            return repr(value)
     return value if isinstance(value, str) else repr(value) if not isinstance(value, type) else value.__name__
 
 
