@@ -48,8 +48,25 @@ def test_names_and_module_paths_are_kept():
     graph = load(model([node]))
     (conv,) = applied(graph, "conv2d")
     assert conv.outputs[0].name == "features_features_0_Conv"
-    assert conv.meta["module"] == "features.features.0"
+    assert conv.meta["module"] == "features.0"
     assert graph.node("w").shape == (4, 3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("/l2/l2.0/down/down.1/Conv", "l2.0.down.1"),
+        ("/a/a.0/a/a.1/Conv", "a.0.a.1"),
+        ("/a/ab.0/Conv", "a.ab.0"),
+        ("/layers.0/conv/Conv", "layers.0.conv"),
+        ("/Conv", ""),
+        ("/", ""),
+        ("Conv", ""),
+    ],
+)
+def test_module_paths_are_those_of_torch(name, path):
+    (conv,) = applied(load(model([helper.make_node("Conv", ["x", "w"], ["y"], name)])), "conv2d")
+    assert conv.meta["module"] == path
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.2, 0.5, 0.9, 0.999])

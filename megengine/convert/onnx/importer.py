@@ -152,16 +152,16 @@ def _clean(name: str, fallback: str) -> str:
 
 
 def _module_path(node: onnx.NodeProto) -> str:
-    """The exporter's module path: `/features/features.0/Conv` lies in features.features.0.
+    """The exporter's module path: `/features/features.0/conv/Conv` lies in features.0.conv.
 
-    The newer exporter of torch writes it as metadata: ['', 'features', 'features.0', 'conv2d'] are module paths from
-    the outside in, and the op.
+    torch names a layer of a Sequential with the Sequential in front (features.0). Its newer exporter writes paths as
+    metadata: ['', 'features', 'features.0', 'conv2d'] are module paths from the outside in, and the op.
     """
     for note in node.metadata_props:
         if note.key == "pkg.torch.onnx.name_scopes":
             return ["", *re.findall(r"'([^']*)'", note.value)[:-1]][-1]
-    parts = [part for part in node.name.split("/") if part]
-    return ".".join(parts[:-1]) if node.name.startswith("/") else ""
+    parts = [part for part in node.name.split("/") if part][:-1] if node.name.startswith("/") else []
+    return ".".join(a for a, b in zip(parts, [*parts[1:], ""], strict=False) if not b.startswith(f"{a}."))
 
 
 def _noted(node: onnx.NodeProto) -> dict[str, Any]:
