@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.editing.extracting import drop_unused_inputs, extract
 from megengine.traced_module.editing.parts import set_attribute
 from megengine.traced_module.editing.results import way_along
-from megengine.traced_module.editing.rewiring import set_attrs
 from megengine.traced_module.ir.expr import Apply, Call, GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import node_named
@@ -100,8 +100,14 @@ def insert(session: Session, text: str) -> None:
     replace(session, text)
 
 
-def set_argument(session: Session, text: str) -> None:
-    """Change an argument of a call, or an attribute of an op."""
+def set_arguments(session: Session, texts: Sequence[str]) -> None:
+    """Change an argument of a call, or an attribute of an op. Adjacent ones are one edit and need fit only as such."""
+    with session.graph.transaction("set_arguments") if len(texts) > 1 else nullcontext():
+        for text in texts:
+            _set_argument(session, text)
+
+
+def _set_argument(session: Session, text: str) -> None:
     where, value = _pair(text, "NODE:ARGUMENT=VALUE")
     name, colon, argument = where.rpartition(":")
     if not colon:
@@ -111,15 +117,12 @@ def set_argument(session: Session, text: str) -> None:
         literal = ast.literal_eval(value)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         literal = value
-    if isinstance(expr, Apply):
-        if argument not in expr.attrs:
-            known = ", ".join(expr.attrs) or "none"
-            raise OptionError(f"{expr.op} has no attribute {argument!r}{nearest(argument, expr.attrs)}; it has {known}")
-        set_attrs(expr.top_graph, expr, {argument: literal})
-    elif isinstance(expr, Call):
-        expr.set_arg(argument, literal)
-    else:
+    if not isinstance(expr, Apply | Call):
         raise OptionError(f"{name!r} is no result of a call, and has no arguments")
+    if isinstance(expr, Apply) and argument not in expr.attrs:
+        known = ", ".join(expr.attrs) or "none"
+        raise OptionError(f"{expr.op} has no attribute {argument!r}{nearest(argument, expr.attrs)}; it has {known}")
+    expr.set_arg(argument, literal)
 
 
 def replace_module(session: Session, text: str) -> None:
@@ -244,7 +247,7 @@ EDIT_OPTIONS = (
     EditOption(("--rename",), "OLD=NEW", rename),
     EditOption(("--insert",), "NODE=EXPR", insert),
     EditOption(("--replace",), "NODE=EXPR", replace),
-    EditOption(("--set", "--set-argument"), "NODE:ARGUMENT=VALUE", set_argument),
+    EditOption(("--set", "--set-argument"), "NODE:ARGUMENT=VALUE", set_arguments, together=True),
     EditOption(("--replace-module",), "LAYER=FILE.py:FUNCTION", replace_module),
     EditOption(("--add-module",), "NAME=FILE.py:FUNCTION", add_module),
     EditOption(("--delete",), "NODE", delete),
@@ -260,7 +263,8 @@ EDIT_OPTIONS = (
 
 def take(session: Session, option: EditOption, value: Any) -> None:
     """Make one edit. Raises MegEngineError, which names the option, if it is refused."""
-    where = f"{option.names[0]} {value!r}" if isinstance(value, str) else option.names[0]
+    values = [value] if isinstance(value, str) else value or ()
+    where = " ".join([f"{option.names[0]} {text!r}" for text in values]) or option.names[0]
     try:
         option.run(session, value)
     except MegEngineError as error:

@@ -155,6 +155,33 @@ def test_edits_compute_what_they_say_and_their_log_makes_them_again(call, words,
     assert Path("again.mgt").read_bytes() == Path("out.mgt").read_bytes() and again["edits"] == found["edits"]
 
 
+SPREAD = ("--set", "conv_conv2d_out:padding=((2, 2), (2, 2))", "--set", "conv_conv2d_out:dilation=(2, 2)")
+
+
+def spread():
+    """The result with another padding and dilation of the convolution, in NumPy."""
+    conv = files.load("net.mgt").conv
+    w, padded = conv.weight.numpy().astype(np.float64), np.pad(x, ((0, 0), (0, 0), (2, 2), (2, 2)))
+    taps = [(i, j, padded[:, :, 2 * i : 2 * i + 6, 2 * j : 2 * j + 6]) for i in range(3) for j in range(3)]
+    values = sum(np.einsum("oc,ncyx->noyx", w[:, :, i, j], part) for i, j, part in taps) + conv.bias.numpy()
+    return sigmoid(0.5 * sigmoid(np.maximum(values, 0))) / 2
+
+
+def test_settings_of_ops_that_fit_only_together_are_one_edit(call):
+    done(call, "--ops", "--insert", "conv_conv2d_out=add(_, _)", "--undo", "1", *SPREAD, "--save-log", "e.log")
+    np.testing.assert_allclose(run("out.mgt", x), spread(), atol=2e-6)
+    assert len(done(call, "--ops", "--log", "e.log", to="again.mgt")["edits"]) == 1
+    assert Path("again.mgt").read_bytes() == Path("out.mgt").read_bytes()
+    done(call, "--ops", *SPREAD, "--undo", "1", to="same.mgt")
+    np.testing.assert_array_equal(run("same.mgt", x), run("net.mgt", x))
+
+
+def test_a_setting_of_an_op_may_change_the_shapes_behind_it(call):
+    done(call, "--ops", "--set", "conv_conv2d_out:stride=(2, 2)")
+    expected = sigmoid(0.5 * sigmoid(features()[:, :, ::2, ::2])) / 2
+    np.testing.assert_allclose(run("out.mgt", x), expected, atol=2e-6)
+
+
 def test_every_edit_option_is_tried_here():
     words = {c.value for c in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(c, ast.Constant)}
     assert [option.names[0] for option in EDIT_OPTIONS if not set(option.names) & words] == []
@@ -275,6 +302,8 @@ def test_the_input_is_replaced_only_when_told(call, tmp_path):
         (("--insert", "relu_out=" + "-" * 5000 + "_"), "--insert"),
         (("--set", "relu_out=3"), "expected NODE:ARGUMENT=VALUE"),
         (("--set", "x:axis=3"), "is no result of a call"),
+        (("--set", "relu_out:x=x", "--set", "conv_out:y=3"), "--set 'relu_out:x=x' --set 'conv_out:y=3': "),
+        (("--ops", "--set", "conv_conv2d_out:padding=2"), "expected the form of the present padding=((1, 1), (1, 1))"),
         (("--set", "relu_out:axsi=3"), "--set"),
         (("--delete", "relu_out"), "is still used by"),
         (("--drop-output", "half_out"), "is the only output"),

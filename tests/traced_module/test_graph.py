@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import megengine.functional as F
 from megengine.core.dtype import quantized
-from megengine.core.errors import GraphError, MegEngineError, NameInUseError, ShapeError
+from megengine.core.errors import ArgumentError, GraphError, MegEngineError, NameInUseError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, interpret, passes, record
@@ -59,6 +59,16 @@ def test_insert_and_replace():
     ("edit", "error", "match"),
     [
         (lambda g: g.rename(g.node("relu_out"), "add_out"), NameInUseError, "already names"),
+        (
+            lambda g: set_attrs(g, g.node("conv2d_out").expr, {"padding": (1, 1), "groups": 1}),
+            ArgumentError,
+            r"expected the form of the present padding=\(\(1, 1\), \(1, 1\)\), groups=1",
+        ),
+        (
+            lambda g: g.node("conv2d_out").expr.set_arg("stride", 2),
+            ArgumentError,
+            r"expected the form of the present stride=\(1, 1\)",
+        ),
         (lambda g: g.rename(g.node("relu_out"), "a b"), GraphError, "is not a name"),
         (lambda g: g.erase(g.node("relu_out").expr), GraphError, "still used by add_out"),
         (lambda g: g.erase(g.outputs[0].expr), GraphError, "still used by the graph's outputs"),

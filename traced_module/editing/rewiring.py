@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +12,14 @@ from megengine.core.errors import ArgumentError, GraphError, OptionError, ShapeE
 from megengine.core.sizes import as_examples
 from megengine.core.text import counted
 from megengine.tensor import Tensor
-from megengine.traced_module.editing.checking import check_before, check_expr, check_kept, check_kinds, check_owned
+from megengine.traced_module.editing.checking import (
+    check_before,
+    check_expr,
+    check_kept,
+    check_kinds,
+    check_owned,
+    specs_of,
+)
 from megengine.traced_module.editing.inferring import infer_again, result_specs, tells_shapes
 from megengine.traced_module.ir.expr import Apply, Call, CallMethod, Expr, is_call_module
 from megengine.traced_module.ir.functions import Arguments, flatten_arguments, normalized
@@ -142,7 +150,8 @@ def set_attrs(graph: InternalGraph, expr: Apply, attrs: Mapping[str, Any]) -> No
     """Change attributes of an applied op; its results keep shapes and dtypes, except in a transaction."""
     check_expr(graph, "set_attrs", expr, Apply)
     new = {**expr.attrs, **attrs}
-    check_kept(expr, expr.inputs, new)
+    with _in_present_form(expr, attrs):
+        check_kept(expr, expr.inputs, new)
     with graph.journal.transaction("set_attrs"):
         assign(graph, expr, "_attrs", MappingProxyType(new))
         if graph.journal.deferring:
@@ -192,9 +201,23 @@ def _set_attribute(expr: Apply, name: Any, value: Any) -> None:
     if name not in expr.attrs:
         known = nearest(name, expr.attrs) or f"; expected one of {', '.join(expr.attrs) or 'none'}"
         raise OptionError(f"set_arg: {expr!r} has no attribute {name!r}{known}; operands change by replace_inputs")
+    new = {**expr.attrs, name: value}
+    if not graph.journal.deferring:
+        with _in_present_form(expr, {name: value}):
+            specs_of(expr, expr.inputs, new)
     with graph.journal.transaction("set_arg"):
-        assign(graph, expr, "_attrs", MappingProxyType({**expr.attrs, name: value}))
+        assign(graph, expr, "_attrs", MappingProxyType(new))
         infer_again(graph, [expr])
+
+
+@contextmanager
+def _in_present_form(expr: Apply, attrs: Mapping[str, Any]) -> Iterator[None]:
+    """Adds to the error of an op that cannot read its new attributes how the present ones are written."""
+    try:
+        yield
+    except ArgumentError as error:
+        present = ", ".join(f"{name}={expr.attrs[name]!r}" for name in attrs if name in expr.attrs)
+        raise ArgumentError(f"{error}; expected the form of the present {present}") from None
 
 
 def with_argument(expr: Call, name: str | int, value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
