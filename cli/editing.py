@@ -1,7 +1,6 @@
 """`mge-quantize edit`: makes edits in the order of the command line and writes the model or its source."""
 
 import functools
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from megengine.cli.app import common, examples
 from megengine.cli.choices import FILE
 from megengine.cli.edit_options import EDIT_OPTIONS, EditOption, Session, take
 from megengine.cli.inspecting import interface
-from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, shape_option
+from megengine.cli.models import InputChoices, chosen_graph, graph_option, listing, load_calls, shape_option
 from megengine.cli.output import Output, check_folder, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.convert import c, onnx
@@ -141,17 +140,12 @@ def edit(
         traced, number = flattened(traced, chosen_graph(traced, number)), None
     graph = chosen_graph(traced, number)
     graph.keep_edits()
-    session = Session(traced, graph, "" if flatten else _listing(model, shapes, ops=ops))
+    session = Session(traced, graph, "" if flatten else listing(model, shapes, ops=ops))
     for option, value in steps:
         take(session, option, value)
     if session.narrowed:
         session.graph.compile()  # at the end: a later edit may use a layer that an earlier one left unused
     _finish(model, traced, output, save_log, out)
-
-
-def _listing(model: str, shapes: InputChoices, *, ops: bool) -> str:
-    """The line that lists the names by which nodes of a model are edited."""
-    return shlex.join(["mge-quantize", "inspect", model, *["--calls"] * (not ops), *shapes.words(), "--find", "*"])
 
 
 def weights_of(output: Path | None) -> Path | None:

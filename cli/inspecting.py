@@ -11,7 +11,15 @@ import click
 from megengine.cli.app import common, examples
 from megengine.cli.choices import FILE, Choice
 from megengine.cli.images import METADATA, from_metadata
-from megengine.cli.models import InputChoices, chosen_graph, graph_option, load_calls, load_model, shape_option
+from megengine.cli.models import (
+    InputChoices,
+    chosen_graph,
+    graph_option,
+    listing,
+    load_calls,
+    load_model,
+    shape_option,
+)
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.parts import part_at
@@ -84,7 +92,7 @@ def inspect(model: str, calls: bool, find: str | None, number: int | None, shape
     graph = chosen_graph(load_calls(model, shapes), number)
     facts = summary(graph if calls else lower(graph).graph)
     if find is not None:
-        _show_matches(facts, find, out)
+        _show_matches(facts, find, listing(model, shapes, ops=not calls), out)
         return
     rows = [
         ("  " * x["depth"] + x["name"], x["op"], shape_text(x["shape"]), x["dtype"], *(x[k] or None for k in COSTS))
@@ -121,8 +129,8 @@ def _preparation(graph: InternalGraph) -> str:
         return str(error)
 
 
-def _show_matches(facts: dict[str, Any], pattern: str, out: Output) -> None:
-    """List the layers that match. Raises OptionError with the nearest name if none does."""
+def _show_matches(facts: dict[str, Any], pattern: str, every: str, out: Output) -> None:
+    """List the layers that match. Raises OptionError with the nearest name, and the line for all, if none does."""
     words = ("name", "node", "path", "module", "op")
     wanted = pattern.lower()
     hits = [
@@ -130,7 +138,9 @@ def _show_matches(facts: dict[str, Any], pattern: str, out: Output) -> None:
     ]
     if not hits:
         known = [text for x in facts["layers"] for text in (x["name"], x["node"], x["module"], x["op"])]
-        raise OptionError(f"--find {pattern!r}: no layer of {facts['name']} matches{nearest(pattern, known)}")
+        raise OptionError(
+            f"--find {pattern!r}: no layer of {facts['name']} matches{nearest(pattern, known)}; `{every}` lists them"
+        )
     keys = ("node", "op", "module", "path", "source")
     rows = [(*(x[k] for k in keys), ", ".join(x["passes"]), shape_text(x["shape"]), x["macs"] or None) for x in hits]
     out.table(facts["name"], ("layer", "op", "module", "path", "source", "passes", "shape", "MACs"), rows)
@@ -194,7 +204,7 @@ def draw(
         every = output.suffix == ".html" and number is None and path is None
         one = None if every else chosen_graph(traced, None if ops else number)
         if one is not None and path is not None:
-            one = part_at(one, path)
+            one = part_at(one, path, listing(model, shapes, ops=ops))
         temporary.write_bytes(_drawn(traced if one is None else one, depth, output.suffix, engine))
     out.say(f"wrote {output} ({in_bytes(output.stat().st_size)})")
     out.result({"output": str(output), "bytes": output.stat().st_size})

@@ -28,6 +28,15 @@ from megengine.traced_module.ir.node import TensorNode
 
 STORED = (".tm", ".mgt")  # files that store graphs of ours: shapes of inputs are part of them
 SUFFIXES = (".onnx", *STORED)
+# suffixes of files of other kinds, which no mistyped suffix of a model is
+OTHER_KINDS = {
+    **dict.fromkeys((".html", ".svg", ".png", ".dot", ".pdf"), "a page or picture"),
+    **dict.fromkeys((".npy", ".npz"), "data, as --data takes"),
+    ".stats": "statistics, as ptq --statistics takes",
+    ".log": "edits, as edit --log takes",
+    ".toml": "a recipe, as --recipe takes",
+    ".c": "C source, which a compiler reads",
+}
 STATE_DICTS = (".pth", ".pt", ".pkl", ".ckpt", ".safetensors")
 Shape = tuple[int | str, ...]
 Shapes = dict[str, Shape]
@@ -217,6 +226,11 @@ def chosen_graph(model: TracedModule, number: int | None) -> InternalGraph:
     return graphs[number - 1]
 
 
+def listing(model: str, shapes: InputChoices, *, ops: bool = False) -> str:
+    """The line that lists the names of a model's values and layers."""
+    return shlex.join(["mge-quantize", "inspect", model, *["--calls"] * (not ops), *shapes.words(), "--find", "*"])
+
+
 def load_calls(source: str, shapes: InputChoices = NO_CHOICES, *, dynamic: bool = True) -> TracedModule:
     """The calls of a .tm file or a function, the ops of other files, and of those whose batch is opened.
 
@@ -248,7 +262,10 @@ def _read(source: str, shapes: InputChoices, *, dynamic: bool) -> TracedModule:
             "function that builds the network and loads the weights, or export the network as .onnx"
         )
     if suffix not in SUFFIXES:
-        hint = nearest(suffix, SUFFIXES) or nearest_file(path, SUFFIXES)
+        kind, hint = OTHER_KINDS.get(suffix), nearest_file(path, SUFFIXES)
+        if kind and path.is_file():
+            raise OptionError(f"model {source!r}: {kind}; expected {', '.join(SUFFIXES)} or module.py:function{hint}")
+        hint = hint if kind else nearest(suffix, SUFFIXES) or hint
         if suffix == ".mge":
             raise OptionError(f"model {source!r}: {MGE_ADVICE}")
         if suffix == ".py":

@@ -13,13 +13,13 @@ from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.provenance import module_path
 
 
-def part_at(graph: InternalGraph, path: str) -> InternalGraph:
+def part_at(graph: InternalGraph, path: str, listing: str) -> InternalGraph:
     """The graph of the submodule at a path; or the graph itself, cut down to the calls made there.
 
     The path may be a pattern such as `layer*.0.conv1`, or the name or path of a value, for the call that makes it.
 
     Raises:
-        OptionError: no submodule, call or value stands there; the nearest is given.
+        OptionError: no submodule, call or value stands there; the nearest is given, and the line that lists them.
     """
     graphs = graphs_at(graph, path)
     if len(graphs) > 1:
@@ -40,7 +40,8 @@ def part_at(graph: InternalGraph, path: str) -> InternalGraph:
         known = [prefix for expr in exprs for prefix in _prefixes(module_path(expr))]
         known += [name for expr in exprs for node in expr.outputs for name in (node.name, node_path(node))]
         raise OptionError(
-            f"--module {path!r}: {graph.name} has no module and no value there{nearest(path, dict.fromkeys(known))}"
+            f"--module {path!r}: {graph.name} has no module and no value there{nearest(path, dict.fromkeys(known))}; "
+            f"`{listing}` lists them"
         )
     # the nodes that these expressions take from others, and those that others or the caller take from them
     here = {id(expr) for expr in below}

@@ -48,6 +48,8 @@ def folder(tmp_path, little):
         onnx.save(model, tmp_path / f"{name}.onnx")
     (tmp_path / "cut.onnx").write_bytes(models["good"].SerializeToString()[:300])
     (tmp_path / "cut.npy").write_bytes((tmp_path / "good.npy").read_bytes()[:500])
+    (tmp_path / "page.html").write_text("<p>")
+    (tmp_path / "empty.mgt").write_bytes(b"")
     (tmp_path / "file").touch()
     (tmp_path / "no pictures").mkdir()
     (tmp_path / "pictures").mkdir()
@@ -66,6 +68,9 @@ MODELS = {
     "infinite.onnx": "constant 'w': 1 of 108 values are NaN or infinite",
     "overflow.onnx": "values of 'body_relu_Relu' are ",  # infinity, or NaN where infinities of both signs are summed
     "good.onx": "did you mean '.onnx'?",
+    "page.html": "a page or picture; expected .onnx, .tm, .mgt or module.py:function",
+    "good.npy": "data, as --data takes; expected .onnx, .tm, .mgt or module.py:function; did you mean 'good.onnx'?",
+    "empty.mgt": "the file is empty",
     "weights.pth": "a .pth file holds weights without a network",
     "pictures": "expected .onnx, .tm, .mgt or module.py:function",
 }

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -114,6 +115,13 @@ def test_an_unknown_path_is_refused_with_the_nearest(folder, name):
         and "has no module and no value there; " in done.stderr
     )
     assert "did you mean 'layer2." in done.stderr and not (folder / "b.svg").exists()
+    (line,) = re.findall(r"; `mge-quantize (inspect .*)` lists them", done.stderr)
+    listed = CliRunner().invoke(group, shlex.split(line))
+    assert listed.exit_code == 0 and "layer2.0.conv1" in listed.stdout
+    found = CliRunner().invoke(group, ["inspect", str(folder / name), "--find", "layer2.conv"])
+    assert found.exit_code == 1 and re.search(
+        r"no layer of \S+ matches; .*`mge-quantize inspect .* lists", found.stderr
+    )
 
 
 def test_one_of_several_graphs_is_chosen_by_its_place(folder):

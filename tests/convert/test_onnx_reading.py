@@ -69,6 +69,14 @@ def test_module_paths_are_those_of_torch(name, path):
     assert conv.meta["module"] == path
 
 
+def test_an_empty_file_is_called_empty(tmp_path):
+    (tmp_path / "net.onnx").write_bytes(b"")
+    with pytest.raises(FileFormatError, match=r"net\.onnx: the file is empty"):
+        load_graph(tmp_path / "net.onnx")
+    with pytest.raises(FileFormatError, match="<bytes>: the file is empty"):
+        load_graph(b"")
+
+
 @pytest.mark.parametrize("keep", [0.0, 0.2, 0.5, 0.9, 0.999])
 def test_truncated_file_is_refused(tmp_path, keep):
     content = small().SerializeToString()

@@ -450,7 +450,7 @@ def test_random_changes_of_a_log_do_no_harm(tmp_path_factory, data):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "damaged or not a log file"),
+        (b"", "the file is empty"),
         (b"PK\x03\x04", "damaged or not a log file"),
         (b"\x80\x04K\x01.", "a pickle, as megengine.save writes"),
         (None, "no such file"),

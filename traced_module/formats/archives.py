@@ -85,6 +85,8 @@ def read_archive(file: IO[bytes], path: str, name: str) -> tuple[Any, dict[str, 
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error}") from None
     except Exception as error:  # zip and JSON raise types of their own, and a wrong header raises anything
+        if not file.seek(0, 2):
+            raise FileFormatError(f"{path}: the file is empty; write or copy it again") from error
         raise FileFormatError(f"{path}: damaged or not a {Path(name).stem} file ({str(error)[:200]})") from error
 
 

@@ -41,6 +41,8 @@ def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.Mo
     path = None if isinstance(source, bytes) else Path(source)
     name = "<bytes>" if path is None else str(path)
     content = source if isinstance(source, bytes) else _content(Path(source))
+    if not content:
+        raise FileFormatError(f"{name}: the file is empty; write or copy it again")
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
