@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -62,12 +63,18 @@ def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
             raise CalibrationError(
                 f"data: batch {number} has {counted(len(arrays), 'array')}; "
                 f"the model has {counted(len(graph.inputs), 'input')} "
-                f"({', '.join(n.name for n in graph.inputs)})"
+                f"({', '.join(n.name for n in graph.inputs)}){_without_labels(arrays, graph)}"
             )
         for piece in samples_of(arrays, [tuple(node.spec.shape) for node in graph.inputs]):
             fitting = tuple(_fitted(number, node, array) for node, array in zip(graph.inputs, piece, strict=True))
             _check_sizes(number, graph, fitting)
             yield fitting
+
+
+def _without_labels(arrays: Sequence[np.ndarray], graph: InternalGraph) -> str:
+    """What to do about pairs of an input and its labels, as loaders give them."""
+    labelled = len(arrays) == 2 and len(graph.inputs) == 1 and arrays[1].ndim < arrays[0].ndim
+    return "; leave labels out: [x for x, _ in data]" if labelled else ""
 
 
 def _array_of(value: Any) -> np.ndarray:
@@ -78,7 +85,16 @@ def _array_of(value: Any) -> np.ndarray:
 
 
 def items_of(batches: Iterable[Any], graph: InternalGraph) -> Iterable[Any]:
-    """The batches of data: a mapping, or an array with the axes of the only input of the graph, is a batch itself."""
+    """The batches of data: a mapping, or an array with the axes of the only input of the graph, is a batch itself.
+
+    Raises:
+        CalibrationError: a path.
+    """
+    if isinstance(batches, (str, PathLike)):
+        raise CalibrationError(
+            f"data: the path {str(batches)!r}; expected arrays, such as numpy.load of a file; pictures and files are "
+            "read by the command: mge-quantize ptq MODEL --data DATA -o q.mgt"
+        )
     if isinstance(batches, Mapping):
         return [batches]
     array: Any = batches if hasattr(batches, "__array__") and len(graph.inputs) == 1 else None

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -319,7 +320,10 @@ def test_data_that_can_be_read_once():
         ([np.zeros((3, 8, 8), np.float32)], r"got \(3, 8, 8\); add the axis of the batch: array\[None\]"),
         ([np.zeros((2, 8, 8, 3), np.float32)], r"got \(2, 8, 8, 3\); the channels are its last axis: give numpy.movea"),
         ([np.zeros((2, 3, 9, 8), np.float32)], r"got \(2, 3, 9, 8\); scale, crop or reshape the data, or trace"),
-        ([(np.zeros((2, 3, 8, 8), np.float32),) * 2], "batch 0 has 2 arrays; the model has 1 input"),
+        ([(np.zeros((2, 3, 8, 8), np.float32),) * 2], r"batch 0 has 2 arrays; the model has 1 input \(x\)$"),
+        ([(np.zeros((2, 3, 8, 8), np.float32), [1, 2])], r"1 input \(x\); leave labels out: \[x for x, _ in data\]$"),
+        ("photos", "data: the path 'photos'; expected arrays, .* read by the command: mge-quantize ptq MODEL --data"),
+        (Path("x.npy"), "data: the path 'x.npy'; expected arrays"),
         ([np.full((2, 3, 8, 8), np.nan, np.float32)], "values of 'x' are NaN"),
     ],
 )
