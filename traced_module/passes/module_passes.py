@@ -9,6 +9,7 @@ from typing import Any
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.errors import GraphError, OptionError, brief
 from megengine.dispatch.refusal import kinds_named
+from megengine.traced_module.passes.activations import name_activations
 from megengine.traced_module.passes.attributes_to_constants import ATTRIBUTES_TO_CONSTANTS
 from megengine.traced_module.passes.backward_fold_scale import BACKWARD_FOLD_SCALE
 from megengine.traced_module.passes.constants_to_parameters import CONSTANTS_TO_PARAMETERS
@@ -50,7 +51,10 @@ CALL_PASSES = (  # in the order of "all"
     CONSTANTS_TO_PARAMETERS,
     Pass.of_passes("FlodConstant", ATTRIBUTES_TO_CONSTANTS, FOLD_CONSTANTS),  # spelt as in MegEngine
 )
-OP_PASSES = tuple(Pass(run.__name__, run) for run in (drop_identities, fold_constants, fold_batch_norm, fold_affine))
+OP_PASSES = (
+    *(Pass(run.__name__, run) for run in (drop_identities, fold_constants, fold_batch_norm, fold_affine)),
+    Pass("name_activations", name_activations, by_name_only=True),
+)
 for _works_on, _passes in (("calls", CALL_PASSES), ("ops", OP_PASSES)):
     for _one in _passes:
         register_pass(replace(_one, level=_works_on))
