@@ -15,19 +15,21 @@ Atom: TypeAlias = "str | tuple[str, Formula, Formula]"  # a name, or an operatio
 Formula: TypeAlias = "tuple[tuple[tuple[Atom, ...], Fraction], ...]"  # products of atoms with their factors, sorted
 _MAX_TERMS = 64  # of a formula; longer ones stand for sizes that no network has
 MAX_TEXT = 10_000
+_MAX_STORED = 5 * MAX_TEXT  # of Python's text of a formula, which has six letters for one: each rounding may double it
 FUNCTIONS = ("largest", "least")
 _UNBOUNDED = (1 << 31) - 1
 
 
-def _order(entry: tuple[tuple[Atom, ...], Fraction]) -> tuple[int, str]:
-    return -len(entry[0]), repr(entry[0])
-
-
 def _formula(terms: Mapping[tuple[Atom, ...], Fraction]) -> Formula:
-    kept = tuple(sorted(((atoms, factor) for atoms, factor in terms.items() if factor), key=_order))
+    kept = sorted((-len(atoms), repr(atoms), atoms, factor) for atoms, factor in terms.items() if factor)
     if len(kept) > _MAX_TERMS:
         raise ShapeError(f"a size follows from the open sizes by a formula of more than {_MAX_TERMS} terms")
-    return kept
+    if sum(len(text) for _, text, *_ in kept) > _MAX_STORED:
+        raise ShapeError(
+            f"a size follows from the open sizes by a formula of more than {MAX_TEXT} letters; give a fixed length in "
+            "the place of an open one"
+        )
+    return tuple((atoms, factor) for *_, atoms, factor in kept)
 
 
 def number_formula(value: float | Fraction) -> Formula:

@@ -1,5 +1,6 @@
 """Networks of few bits as Brevitas writes them: QuantizeLinear, Clip, DequantizeLinear (QCDQ), and QONNX."""
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -163,3 +164,33 @@ def test_quant_nodes_that_are_refused(bits, options, text):
     node = helper.make_node("Quant", ["x", "s", "z", "b"], ["y"], domain=QONNX, **options)
     with pytest.raises(FileFormatError, match=text):
         load(model([node], s=np.float32(0.1), z=np.float32(0), b=np.float32(bits)))
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4", "int2"])
+@pytest.mark.parametrize("form", ["a number", "of channels", "stated"])
+def test_activations_of_few_bits(kind, form):
+    """`QuantizeLinear` to 4 and 2 bits: integers of 8 bits hold those of fewer."""
+    dtype, zero = getattr(ml_dtypes, kind), 0 if form == "stated" else 1
+    scale, zeros = np.float32(0.3), np.array(zero)
+    if form == "of channels":
+        scale, zeros = np.float32([0.3, 0.4, 0.5]), np.array([1, 0, 1])
+    names, more = ["s"] if form == "stated" else ["s", "z"], {}
+    if form == "stated":
+        more = {"output_dtype": getattr(TensorProto, kind.upper())}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *names], ["q"], **more),
+        helper.make_node("DequantizeLinear", ["q", *names], ["y"]),
+    ]
+    made = model(nodes, s=scale, z=zeros.astype(dtype))
+    made.opset_import[0].version = 25
+    shape, ends = (1, -1, 1, 1), ml_dtypes.iinfo(dtype)
+    step, offset = scale.reshape(shape), zeros.reshape(shape)
+    steps = np.clip(np.rint(X / step) + offset, float(ends.min), float(ends.max))
+    np.testing.assert_allclose(load(made)(X).numpy(), (steps - offset) * step, atol=1e-6)
+
+
+def test_activations_of_floats_of_8_bits_are_refused_with_a_way_out():
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])]
+    made = model(nodes, s=np.float32(0.3), z=np.array(0, ml_dtypes.float8_e4m3fn))
+    with pytest.raises(FileFormatError, match="quantizes to float8_e4m3fn; expected integers. Write the file without"):
+        load(made)

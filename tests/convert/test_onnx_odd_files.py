@@ -1,8 +1,9 @@
 """Files that ONNX Runtime takes although something in them is unusual: they give its values."""
 
+import ml_dtypes
 import numpy as np
 import pytest
-from onnx import AttributeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, ValueInfoProto, helper, numpy_helper, save_model
 
 from megengine.convert.onnx import export, load
 from megengine.core.errors import FileFormatError
@@ -171,4 +172,45 @@ def test_a_tensor_becomes_no_sequence_without_an_end():
     made = model(nodes, [stored("i", np.int64(0))])
     made.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1 << 20
     with pytest.raises(FileFormatError, match="parts of 1 of an axis of 1048576; at most 10000 parts are accepted"):
+        load(made)
+
+
+def test_nodes_that_no_result_follows_from_may_be_anything():
+    nodes = [node("Foo", "x", "a", domain="own"), node("StringNormalizer", "words", "b"), node("Neg", "x", "y")]
+    words = helper.make_tensor("words", TensorProto.STRING, [1], [b"text"])
+    np.testing.assert_array_equal(load(model(nodes, [words]))(VALUES).numpy(), -VALUES)
+    inner = helper.make_graph([node("Foo", "x", "a", domain="own"), node("Neg", "x", "z")], "inner", [], [Y])
+    inner.output[0].name = "z"
+    made = model([node("If", "flag", "y", then_branch=inner, else_branch=inner)], [stored("flag", True)])
+    np.testing.assert_array_equal(load(made)(VALUES).numpy(), -VALUES)
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4", "int2", "float32"])
+def test_external_data_of_few_bits_and_of_constants(kind, tmp_path):
+    """Values of few bits share bytes; a Constant may lie beside the model like other tensors."""
+    values = np.arange(-2, 1).astype(np.int8) if kind != "uint4" else np.arange(3, dtype=np.uint8)
+    weight = stored("w", values.astype(getattr(ml_dtypes, kind, np.float32)))
+    real = node("DequantizeLinear", "w s", "v") if kind != "float32" else node("Mul", "w s", "v")
+    nodes = [node("Constant", "", "k", value=stored("k", np.float32([1, 2, 3]))), real]
+    nodes += [node("Mul", "x v", "m"), node("Add", "m k", "y")]
+    made = model(nodes, [weight, stored("s", np.float32(0.5))])
+    made.opset_import[0].version = 25
+    save_model(made, tmp_path / "net.onnx", save_as_external_data=True, size_threshold=0, convert_attribute=True)
+    wanted = VALUES * (values * np.float32(0.5)) + np.float32([1, 2, 3])
+    np.testing.assert_array_equal(load(tmp_path / "net.onnx")(VALUES).numpy(), wanted)
+
+
+def test_formulas_of_sizes_do_not_grow_without_an_end():
+    """Each step made the formula longer by 1.6: a file of some nodes took minutes and all of the memory."""
+    nodes = [node("Shape", "x", "s"), node("Gather", "s one", "d0")]
+    for i in range(40):
+        nodes += [
+            node("Add", f"d{i} one", f"e{i}"),
+            node("Div", f"e{i} two", f"f{i}"),
+            node("Mul", f"f{i} three", f"d{i + 1}"),
+        ]
+    nodes += [node("Expand", "x d40", "y")]
+    made = model(nodes, [stored(name, np.int64([value])) for name, value in (("one", 1), ("two", 2), ("three", 3))])
+    made.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
+    with pytest.raises(FileFormatError, match="a formula of more than 10000 letters; give a fixed length"):
         load(made)

@@ -115,7 +115,7 @@ def test_refused_operators_are_listed_together_with_their_number_and_the_reason(
         helper.make_node("ImageDecoder", ["d"], ["e"], "c"),
         helper.make_node("Normalizer", ["e"], ["f"], "d", domain="ai.onnx.ml"),
         helper.make_node("Foreach", ["flag"], ["h"], "f", body=branch),
-        helper.make_node("Foreach", ["f"], ["y"], "g", body=branch),
+        helper.make_node("Foreach", ["f", "h"], ["y"], "g", body=branch),
     ]
     with pytest.raises(FileFormatError) as caught:
         load(model(nodes, initializers=[W, numpy_helper.from_array(np.array(True), "flag")]))

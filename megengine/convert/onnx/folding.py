@@ -1,6 +1,7 @@
 """Nodes whose inputs are all known are computed while importing: shape arithmetic, stored weights in pieces."""
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,13 +22,13 @@ LENGTHS = 64  # most numbers of an input that may be lengths
 MAX_VALUES = 1 << 28  # most values of a folded constant: a few bytes of a file must not fill the memory
 
 
-def constant_of(node: "onnx.NodeProto") -> np.ndarray:
-    """The value of a Constant node. Raises FileFormatError if it is text."""
+def constant_of(node: "onnx.NodeProto", folder: Path | None) -> np.ndarray:
+    """The value of a Constant node, which may lie in a file of the folder. Raises FileFormatError if it is text."""
     for attribute in node.attribute:
         if attribute.name == "sparse_value":
-            return dense(attribute.sparse_tensor)
+            return dense(attribute.sparse_tensor, folder)
         if attribute.name == "value":
-            return array_of(attribute.t)
+            return array_of(attribute.t, folder)
         if attribute.name in ("value_float", "value_floats"):
             value: Any = attribute.f if attribute.name == "value_float" else list(attribute.floats)
             return np.asarray(value, np.float32)

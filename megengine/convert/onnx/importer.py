@@ -38,7 +38,7 @@ from megengine.convert.onnx.control import CONTROL, Apart
 from megengine.convert.onnx.dynamic_lstm import definition
 from megengine.convert.onnx.examples import SCALES, Examples, at_usual_sizes
 from megengine.convert.onnx.folding import constant_of, fold, is_text
-from megengine.convert.onnx.inputs import Lengths, has_formula, input_spec, known_input, of_group
+from megengine.convert.onnx.inputs import Lengths, has_formula, input_spec, known_input, lengths_of, of_group
 from megengine.convert.onnx.older_forms import FIRST, in_modern_form
 from megengine.convert.onnx.open_folding import fold_open
 from megengine.convert.onnx.open_values import is_open_array
@@ -360,15 +360,15 @@ class _Importer:
         if not isinstance(self.shapes, Mapping):
             if len(names) != 1:
                 raise OptionError(f"input_shapes: the model has inputs {names}; give a shape for each by name")
-            return {names[0]: _lengths(self.shapes)}
+            return {names[0]: lengths_of(self.shapes)}
         _check_names(self.shapes, names, "input_shapes")
-        return {name: _lengths(shape) for name, shape in self.shapes.items()}
+        return {name: lengths_of(shape) for name, shape in self.shapes.items()}
 
     def _node(self, node: onnx.NodeProto, index: int, opset: int) -> None:
         if node.op_type == "Constant":
             if not is_text(node) or self.used.intersection(node.output):  # text that nothing reads is no fault
                 for name in filter(None, node.output):
-                    self._define(name, constant_of(node))
+                    self._define(name, constant_of(node, self.folder))
             return
         inputs = [self._input(name, node) for name in node.input]
         made = self._made(node, inputs, index, opset)
@@ -475,15 +475,11 @@ def _check_names(given: Mapping[str, Any], names: list[str], argument: str) -> N
 
 
 def _together(refused: Sequence[FileFormatError]) -> FileFormatError:
-    listed = "; ".join(str(error) for error in refused[:LISTED])
-    more = f"; and {len(refused) - LISTED} more" if len(refused) > LISTED else ""
-    return FileFormatError(f"{counted(len(refused), 'part')} of the model cannot be imported: {listed}{more}")
-
-
-def _lengths(shape: Sequence[int | str | None]) -> Lengths:
-    return tuple(
-        size if size is None or (isinstance(size, str) and size.isidentifier()) else int(size) for size in shape
-    )
+    more = [f"and {len(refused) - LISTED} more"] if len(refused) > LISTED else []
+    listed = "; ".join([*map(str, refused[:LISTED]), *more])
+    together = FileFormatError(f"{counted(len(refused), 'part')} of the model cannot be imported: {listed}")
+    together.__notes__ = list(dict.fromkeys(note for error in refused for note in getattr(error, "__notes__", ())))
+    return together
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,3 +77,10 @@ def input_spec(item: onnx.ValueInfoProto, wanted: Lengths | None, examples: Exam
         text = ", ".join("?" if size is None else str(size) for size in stated)
         raise OpenShapeError(item.name, text)
     return TensorSpec(tuple(size for size in stated if isinstance(size, int)), dtype)
+
+
+def lengths_of(shape: Sequence[int | str | None]) -> Lengths:
+    """What a caller says of the lengths of an input: numbers, names of open axes, None for one without a name."""
+    return tuple(
+        size if size is None or (isinstance(size, str) and size.isidentifier()) else int(size) for size in shape
+    )

@@ -100,7 +100,18 @@ def unknown_operators(
         refused.setdefault(full, []).append(node)
         places.add(place)
     listed = ", ".join(_described(full, nodes) for full, nodes in refused.items())
-    return places, [FileFormatError(f"ONNX operators that are not supported: {listed}")] if refused else []
+    if not refused:
+        return places, []
+    error = FileFormatError(f"ONNX operators that are not supported: {listed}")
+    error.add_note(_way_out(refused))
+    return places, [error]
+
+
+def _way_out(refused: Iterable[str]) -> str:
+    """What can be done about operators that are not imported."""
+    fused = any(full.startswith("com.microsoft") for full in refused)
+    before = "save the model before ONNX Runtime optimises it (ORT_DISABLE_ALL), or " if fused else ""
+    return f"{before}keep the part without them: onnx.utils.extract_model(path, new_path, input_names, output_names)"
 
 
 def _branches(node: "onnx.NodeProto") -> bool:

@@ -1,11 +1,14 @@
 """Import rules of quantization: tensors that hold their scale where it is constant, arithmetic where it is not."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
 from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
 from megengine.convert.onnx.operators import like
+from megengine.convert.onnx.reading import data_type_name
 from megengine.core.dtype import QuantizedDType, quantized, storage_of
 from megengine.core.errors import brief
 from megengine.core.text import counted
@@ -18,6 +21,7 @@ FLOAT32 = np.dtype(np.float32)
 _NORMAL = float(np.finfo(np.float32).tiny)
 _WHOLE = {np.dtype(np.int8): "qint8", np.dtype(np.uint8): "quint8", np.dtype(np.int16): "qint16"}
 _NAMES = {**_WHOLE, np.dtype(ml_dtypes.int4): "qint4", np.dtype(ml_dtypes.uint4): "quint4"}  # of stored values
+_WIDER = {f"{sign}int{bits}": np.dtype(f"{sign}int8") for sign in ("", "u") for bits in (2, 4)}
 # operator -> the one that it computes on floats, the axis of several scales of each input
 QLINEAR = {
     "QLinearMatMul": ("MatMul", (-2, -1)),
@@ -36,6 +40,8 @@ QLINEAR = {
 def quantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None = None) -> Value:
     """Round(x / scale) + zero point, per tensor, along an axis, or in blocks of one."""
     stated = node.attr("output_dtype", 0)
+    if (few := data_type_name(stated).lower()) in _WIDER:
+        return _few_bits(node, x, scale, zero, few)
     dtype = node.dtype(stated) if stated else np.dtype(np.uint8) if zero is None else storage_of(spec_of(zero).dtype)
     return _quantize(node, x, scale, zero, dtype)
 
@@ -50,9 +56,22 @@ def _quantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, dtype:
     """A quantized tensor where scale and zero point are one constant each, and integers elsewhere."""
     if dtype in _WHOLE and (own := _constant_pair(node, scale, zero)) is not None:
         return node.apply("quantize", node.cast(x, FLOAT32), dtype=quantized(_NAMES[dtype], *own))
+    if dtype.name in _WIDER:
+        return _few_bits(node, x, scale, zero, dtype.name)
     if dtype.kind not in "iu":
-        raise node.fail(f"quantizes to {dtype}; expected integers")
-    return node.composed(_rounded, x, scale, zero, dtype=dtype)
+        raise node.fail(
+            f"quantizes to {dtype}; expected integers. Write the file without 8-bit floats, or quantize the float model"
+        )
+    return node.composed(_rounded, x, scale, zero, bounds=np.iinfo(dtype), dtype=dtype)
+
+
+def _few_bits(node: OnnxNode, x: Value, scale: Value, zero: Value | None, name: str) -> Value:
+    """Integers of 4 or 2 bits, which a tensor holds as some of those of 8."""
+    wide, bounds = _WIDER[name], ml_dtypes.iinfo(name)
+    zero = zero.astype(wide) if isinstance(zero, np.ndarray) else zero
+    if (own := _constant_pair(node, scale, zero)) is not None:
+        return _within(node, node.cast(x, FLOAT32), quantized(_WHOLE[wide], *own), int(bounds.min), int(bounds.max))
+    return node.composed(_rounded, x, scale, zero, bounds=bounds, dtype=wide)
 
 
 def clipped_quantize(
@@ -103,6 +122,8 @@ def dequantize_stored(node: OnnxNode, x: np.ndarray, scale: np.ndarray, zero: np
 
 def _dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, axis: int | None) -> Value:
     """The floats that integers stand for; stored 8-bit weights stay integers."""
+    if isinstance(zero, np.ndarray) and zero.dtype.name in _WIDER:
+        zero = zero.astype(_WIDER[zero.dtype.name])
     if isinstance(x, np.ndarray):
         if not isinstance(scale, TensorNode) and not isinstance(zero, TensorNode):
             # a scale of stored biases is a product, which may be subnormal; NNCF's weights have negative ones
@@ -144,8 +165,8 @@ def _checked(node: OnnxNode, scale: np.ndarray, *, least: float = _NORMAL) -> np
     return flat
 
 
-def _rounded(node: OnnxNode, x: Tensor, scale: Tensor, zero: Tensor | None, *, dtype: np.dtype) -> Tensor:
-    bounds, axis = np.iinfo(dtype), node.attr("axis", 1)
+def _rounded(node: OnnxNode, x: Tensor, scale: Tensor, zero: Tensor | None, *, bounds: Any, dtype: np.dtype) -> Tensor:
+    axis = node.attr("axis", 1)
     y = apply("round_even", x.astype("float32") / _spread(node, scale.astype("float32"), x.shape, axis))
     y = y if zero is None else y + _spread(node, zero, x.shape, axis).astype("float32")
     return F.clip(y, float(bounds.min), float(bounds.max)).astype(dtype)

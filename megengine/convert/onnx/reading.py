@@ -22,6 +22,7 @@ MAX_FILE = 2 << 30  # the limit of the container format itself
 MAX_DENSE = 1 << 30  # bytes of the sparse tensors of a graph, with their zeros
 MAX_NAMES = 10_000  # that are looked at beside a file with hard links
 MIN_OPSET = 1
+FEW_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}  # of data types whose values share bytes
 
 
 def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.ModelProto", Path | None]:
@@ -56,6 +57,7 @@ def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.Mo
     if model.functions:
         model = _inlined(model, name)
     _put_in_order(model.graph)
+    _leave_out_unread(model.graph)
     return model, None if path is None else path.resolve().parent
 
 
@@ -138,6 +140,19 @@ def _put_in_order(graph: "onnx.GraphProto") -> None:
         copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
         del graph.node[:]
         graph.node.extend(copies)
+
+
+def _leave_out_unread(graph: "onnx.GraphProto") -> None:
+    """Take the nodes away that no result follows from, in this graph and those that it runs: they may be anything."""
+    needed = {item.name for item in graph.output}
+    for place in reversed(range(len(graph.node))):
+        node = graph.node[place]
+        if needed.isdisjoint(filter(None, node.output)):
+            del graph.node[place]
+            continue
+        for inner in _graphs_of(node):
+            _leave_out_unread(inner)
+        needed.update(names_read([node]))
 
 
 class OpenShapeError(FileFormatError):
@@ -312,10 +327,10 @@ def array_of(tensor: "onnx.TensorProto", folder: Path | None = None) -> np.ndarr
     count = math.prod(shape)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return _external(tensor, dtype, shape, folder)
-    if tensor.HasField("raw_data") and _bits(tensor.data_type) >= 8 and len(tensor.raw_data) != count * dtype.itemsize:
+    needed = _stored_bytes(tensor.data_type, dtype, count)
+    if tensor.HasField("raw_data") and len(tensor.raw_data) != needed:
         raise FileFormatError(
-            f"{where}: {counted(len(tensor.raw_data), 'byte')} of data; "
-            f"shape {shape} and {dtype} need {count * dtype.itemsize}"
+            f"{where}: {counted(len(tensor.raw_data), 'byte')} of data; shape {shape} and {dtype} need {needed}"
         )
     if not tensor.HasField("raw_data") and count > 16 * max(1, tensor.ByteSize()):
         raise FileFormatError(f"{where}: shape {shape} needs {counted(count, 'value')} and the file holds fewer")
@@ -355,14 +370,17 @@ def data_type_name(data_type: Any) -> str:
     return names.get(data_type, repr(data_type))
 
 
-def _bits(data_type: int) -> int:
+def _stored_bytes(data_type: int, dtype: np.dtype, count: int) -> int:
+    """How many bytes hold values of one of ONNX's data types; those of few bits share bytes."""
     import onnx
 
-    small = {"UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2"}
-    return 4 if onnx.TensorProto.DataType.Name(data_type) in small else 8
+    bits = FEW_BITS.get(onnx.TensorProto.DataType.Name(data_type))
+    return count * dtype.itemsize if bits is None else -(-count * bits // 8)
 
 
 def _external(tensor: "onnx.TensorProto", dtype: np.dtype, shape: tuple[int, ...], folder: Path | None) -> np.ndarray:
+    import onnx
+
     entries = {item.key: item.value for item in tensor.external_data}
     where, location = f"tensor {tensor.name!r}", entries.get("location", "")
     if folder is None:
@@ -370,7 +388,7 @@ def _external(tensor: "onnx.TensorProto", dtype: np.dtype, shape: tuple[int, ...
             f"{where}: its data lies in the file {brief(location)}; load the model from a path, not from bytes"
         )
     try:
-        needed = math.prod(shape) * dtype.itemsize
+        needed = _stored_bytes(tensor.data_type, dtype, math.prod(shape))
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", needed))
     except ValueError:
         raise FileFormatError(f"{where}: offset and length of its external data are not numbers") from None
@@ -384,9 +402,13 @@ def _external(tensor: "onnx.TensorProto", dtype: np.dtype, shape: tuple[int, ...
                     f"the file has {size}"
                 )
             file.seek(offset)
-            return np.frombuffer(file.read(needed), dtype).reshape(shape)
+            content = file.read(needed)
     except OSError as error:
         raise FileFormatError(f"{where}: its data file {brief(location)} cannot be read ({error.strerror})") from None
+    if needed != math.prod(shape) * dtype.itemsize:
+        stored = onnx.TensorProto(data_type=tensor.data_type, dims=shape, raw_data=content)
+        return onnx.numpy_helper.to_array(stored)
+    return np.frombuffer(content, dtype).reshape(shape)
 
 
 def _opened(where: str, location: str, folder: Path) -> IO[bytes]:
