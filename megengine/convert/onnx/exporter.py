@@ -122,7 +122,7 @@ def _graph_proto(w: Writer, graph: InternalGraph, inputs: Sequence[TensorNode]) 
             w.current, first = expr, len(w.nodes)
             _write_expr(w, expr)
             if storage_of(expr.outputs[0].spec.dtype) == np.int16:
-                _take_floats(w, first)
+                _take_floats(w, first, expr)
     w.current = None
     outputs = _outputs(w, graph)
     infos = [_value_info(node) for node in inputs]
@@ -188,17 +188,18 @@ def _write_expr(w: Writer, expr: Apply) -> None:
         w.emit(rule.op_type, expr, names, **{name: attribute(value) for name, value in attrs.items()})
 
 
-# operator -> its inputs of int16, which the standard (MaxPool) or ONNX Runtime (Pad) lacks; float32 holds them exactly
-_WITHOUT_INT16 = {"MaxPool": (0,), "Pad": (0, 2)}
+# operator -> its inputs of int16, which the standard (MaxPool) or ONNX Runtime (others) lacks; float32 holds them exactly
+_WITHOUT_INT16 = {"MaxPool": (0,), "Pad": (0, 2), "Where": (1, 2), "Max": (0, 1), "Min": (0, 1)}
 
 
-def _take_floats(w: Writer, first: int) -> None:
+def _take_floats(w: Writer, first: int, expr: Apply) -> None:
     """Put casts around the nodes from `first` on that move 16-bit integers and cannot."""
     import onnx
 
     written, w.nodes[first:] = w.nodes[first:], []
     for node in written:
-        places = [i for i in _WITHOUT_INT16.get(node.op_type, ()) if i < len(node.input)]
+        inside = node.output[0] != expr.outputs[0].name and node.op_type != "Pad"  # of other values, as weights are
+        places = [] if inside else [i for i in _WITHOUT_INT16.get(node.op_type, ()) if i < len(node.input)]
         for i in places:
             node.input[i] = w.add("Cast", [node.input[i]], f"{node.input[i]}_float", to=onnx.TensorProto.FLOAT)
         w.nodes.append(node)
