@@ -27,7 +27,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from megengine.core.errors import FileFormatError, MegEngineError
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the processes that load this module by its name
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+import damaged_pickles
 import hostile_expressions
 import index_keys
 from damage import damaged_archive, damaged_bytes, damaged_json
@@ -394,6 +395,8 @@ def _planted(path: Path) -> str:
     return "sound"
 
 
+for _kind in ("tm", "pkl", "numpy-pickle", "pth-legacy"):
+    KINDS[f"{_kind}-operations"] = replace(KINDS[_kind], damage=damaged_pickles.damaged_pickle)
 ALL = ",".join(KINDS)
 KINDS["planted"] = Kind(
     ".txt", lambda: [b"error", b"silence", b"memory", b"crash", b"sound"], lambda content, rng: content, _planted
@@ -420,6 +423,8 @@ def loaded(kind: str, path: Path) -> str:
     except MegEngineError as error:
         assert str(error), "an error without a message"
         return "refused"
+    finally:
+        assert not damaged_pickles.RUN, "code that a file names was run"
     return "loaded"
 
 

@@ -1,6 +1,8 @@
 """A few damaged files of every kind: `make fuzz` loads many more."""
 
+import dataclasses
 import importlib.util
+import pickle
 import sys
 from pathlib import Path
 
@@ -33,6 +35,16 @@ def test_sound_files_are_loaded(kind, tmp_path):
     for content in fuzz._samples(kind):
         path.write_bytes(content)
         assert fuzz.loaded(kind, path) == "loaded"
+
+
+def test_code_that_a_file_names_is_a_fault_when_it_runs(tmp_path, monkeypatch):
+    (tmp_path / "call.pkl").write_bytes(b"cdamaged_pickles\nstrike\n)R.")
+    unsafe = dataclasses.replace(fuzz.KINDS["pkl"], load=lambda path: pickle.loads(path.read_bytes()))
+    monkeypatch.setitem(fuzz.KINDS, "unsafe", unsafe)
+    with pytest.raises(AssertionError, match="code that a file names was run"):
+        fuzz.loaded("unsafe", tmp_path / "call.pkl")
+    fuzz.damaged_pickles.RUN.clear()
+    assert fuzz.loaded("pkl", tmp_path / "call.pkl") == "refused"
 
 
 @pytest.mark.slow
