@@ -58,9 +58,12 @@ class FakeQuantize(_FakeQuantize):
 
     def fake_quant_forward(self, inp: Tensor, qparams: QParams | None = None) -> Tensor:
         """Inp rounded. Raises OptionError if qparams are missing, or for another integer type."""
-        if qparams is None or qparams.dtype_meta != self.dtype:
+        if not isinstance(qparams, QParams) or qparams.dtype_meta != self.dtype:
+            wanted = f"expected qparams of {self.dtype.name}"
+            if qparams is not None and not isinstance(qparams, QParams):
+                raise OptionError(f"FakeQuantize: got a {type(qparams).__name__}; {wanted}")
             got = None if qparams is None else qparams.dtype_meta and qparams.dtype_meta.name
-            raise OptionError(f"FakeQuantize: got qparams of {got}; expected qparams of {self.dtype.name}")
+            raise OptionError(f"FakeQuantize: got qparams of {got}; {wanted}")
         return fake_quant_tensor(inp, qparams)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from megengine import functional as F
 from megengine.autodiff import Function
 from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import OptionError
 from megengine.core.tensor.dtype import QuantDtypeMeta, create_quantized_dtype
 from megengine.dispatch import apply
 from megengine.quantization.modules.arithmetic import bias_dtype
@@ -29,6 +30,10 @@ def fake_quant_tensor(inp: Tensor, qparams: QParams) -> Tensor:
 
 def _grid(qparams: QParams) -> QuantizedDType:
     """The dtype whose values are taken: as `qparams.dtype`, but signed integers may have a zero point too."""
+    if not isinstance(qparams, QParams):
+        raise OptionError(
+            f"fake_quant_tensor: got a {type(qparams).__name__} as qparams; expected those of an observer"
+        )
     meta, zero = qparams.dtype_meta, qparams.zero
     if meta is None or qparams.scale is None or not zero or meta.zero_points or meta.is_own:
         return qparams.dtype

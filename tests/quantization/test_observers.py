@@ -227,6 +227,10 @@ def test_fake_quantization_can_be_disabled():
         fake(x, None)
     with pytest.raises(OptionError, match="got qparams of qint8_narrow; expected qparams of qint8"):
         fake(x, qparams(dtype="qint8_narrow"))
+    with pytest.raises(OptionError, match="FakeQuantize: got a Tensor; expected qparams of qint8"):
+        fake(x, x)  # as a damaged file asks for
+    with pytest.raises(OptionError, match="fake_quant_tensor: got a Tensor as qparams"):
+        U.fake_quant_tensor(x, x)
 
 
 def test_bias():
