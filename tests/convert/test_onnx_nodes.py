@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_node_is_said(made, said):
 def test_inputs_of_types_that_tensors_do_not_hold():
     made = one("Identity", X)
     made.graph.input[0].type.tensor_type.elem_type = TensorProto.STRING
-    with pytest.raises(FileFormatError, match="the input 'x' has the data type STRING, which is not supported"):
+    with pytest.raises(FileFormatError, match="'x' has the data type STRING, .* onnx.utils.extract_model keeps"):
         load_graph(made.SerializeToString())
 
 

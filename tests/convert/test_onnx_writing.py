@@ -159,6 +159,16 @@ def test_halves_are_rounded_away_from_zero_and_nothing_less(dtype):
 _PLAIN = {"transpose_a": False, "transpose_b": False}
 
 
+@pytest.mark.parametrize("keepdims", [True, False])
+def test_a_mean_of_64_bit_floats_runs_in_onnx_runtime(keepdims):
+    """It has no GlobalAveragePool of them."""
+    pytest.importorskip("onnxruntime")
+    x = RNG.standard_normal((2, 3, 4, 5))
+    model = to_model(TracedModule.from_graph(graph_of("mean", [x], {"axis": (2, 3), "keepdims": keepdims})))
+    (got,) = answers(session_of(model), [x])
+    np.testing.assert_allclose(got, x.mean((2, 3), keepdims=keepdims), rtol=1e-12)
+
+
 def test_a_product_that_is_a_result_and_is_turned_loads_in_onnx_runtime():
     """Of a Gemm it fuses the transposition away, and does not find the first result (similarities of CLIP)."""
     pytest.importorskip("onnxruntime")

@@ -188,7 +188,7 @@ def _write_expr(w: Writer, expr: Apply) -> None:
         w.emit(rule.op_type, expr, names, **{name: attribute(value) for name, value in attrs.items()})
 
 
-# operator -> its inputs of int16, which the standard (MaxPool) or ONNX Runtime (others) lacks; float32 holds them exactly
+# operator -> its inputs of int16, which the standard (MaxPool) or ONNX Runtime (others) lacks; float32 holds them
 _WITHOUT_INT16 = {"MaxPool": (0,), "Pad": (0, 2), "Where": (1, 2), "Max": (0, 1), "Min": (0, 1)}
 
 

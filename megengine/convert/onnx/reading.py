@@ -340,7 +340,10 @@ def array_of(tensor: "onnx.TensorProto", folder: Path | None = None) -> np.ndarr
         raise FileFormatError(f"{where}: its data does not fit shape {shape} ({error})") from None
 
 
-DATA_TYPES = "expected booleans, integers of 8 bits or more, or floats of 16 bits or more"
+DATA_TYPES = (
+    "expected booleans, integers of 8 bits or more, or floats of 16 bits or more; "
+    "onnx.utils.extract_model keeps the part of a model without it"
+)
 
 
 def is_held(dtype: np.dtype) -> bool:

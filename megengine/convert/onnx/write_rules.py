@@ -113,11 +113,15 @@ def batch_norm(w: Writer, expr: Apply) -> None:
 
 @writer("mean", "sum", "max", "min", "prod")
 def reduce(w: Writer, expr: Apply) -> None:
-    """The mean over H and W is GlobalAveragePool; before opset 18 only ReduceSum has its axes as an input."""
+    """The mean over H and W is GlobalAveragePool, which ONNX Runtime has for float32 and float16 alone.
+
+    Before opset 18 only ReduceSum has its axes as an input.
+    """
     axes, keep = expr.attrs["axis"], bool(expr.attrs["keepdims"])
     rank = len(expr.inputs[0].shape)
     axes = list(range(rank)) if axes is None else [a % rank for a in ((axes,) if isinstance(axes, int) else axes)]
-    if expr.op == "mean" and rank == 4 and sorted(axes) == [2, 3]:
+    is_pool = rank == 4 and sorted(axes) == [2, 3] and expr.inputs[0].dtype != np.float64
+    if expr.op == "mean" and is_pool:
         if keep:
             w.emit("GlobalAveragePool", expr)
         else:
