@@ -194,3 +194,14 @@ def test_activations_of_floats_of_8_bits_are_refused_with_a_way_out():
     made = model(nodes, s=np.float32(0.3), z=np.array(0, ml_dtypes.float8_e4m3fn))
     with pytest.raises(FileFormatError, match="quantizes to float8_e4m3fn; expected integers. Write the file without"):
         load(made)
+
+
+def test_results_of_few_bits_are_refused():
+    """Their integers would come in 8 bits, another type than the file states."""
+    made = model(
+        [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])], s=np.float32(0.3), z=np.array(1, ml_dtypes.int4)
+    )
+    made.opset_import[0].version = 25
+    made.graph.output[0].type.tensor_type.elem_type = TensorProto.INT4
+    with pytest.raises(FileFormatError, match="result 'y' is of INT4, which tensors do not hold"):
+        load(made)

@@ -111,7 +111,7 @@ def load(path: Path) -> str:
     before = repr(one.model)
     edit = next(edit for edit in EDIT_OPTIONS if option in edit.names)
     try:
-        take(one, edit, text)
+        take(one, edit, [text] if edit.together else text)
     except MegEngineError:
         assert repr(one.model) == before, "a refused edit changed the model"
         raise

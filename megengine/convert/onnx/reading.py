@@ -58,6 +58,9 @@ def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.Mo
         model = _inlined(model, name)
     _put_in_order(model.graph)
     _leave_out_unread(model.graph)
+    for item in model.graph.output:
+        if (kind := data_type_name(item.type.tensor_type.elem_type)) in FEW_BITS:
+            raise FileFormatError(f"{name}: result {item.name!r} is of {kind}, which tensors do not hold; {DATA_TYPES}")
     return model, None if path is None else path.resolve().parent
 
 
