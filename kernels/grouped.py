@@ -19,7 +19,7 @@ from megengine.kernels.kernel import StepKernel
 from megengine.kernels.native import long_steps, step_kernel
 from megengine.kernels.onednn import WIDEST_HALF
 from megengine.kernels.problem import Problem, float32_only, no_elements
-from megengine.kernels.products import activation_of
+from megengine.kernels.products import activation_of, fused_layer
 
 _FEW = 8  # channels of a group up to which it was measured to be faster than oneDNN's kernel
 _FEW_OF_VOLUMES = 4  # the same over three axes
@@ -41,7 +41,6 @@ def _usable(problem: Problem) -> str | None:
 
 def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     (n, c, *size), (outputs, *out), a = problem.inputs[0].shape, problem.outputs[0].shape[1:], problem.attrs
-    clamp, after = activation_of(problem)
     return _core.grouped_step(
         sizes=(n, c, outputs, a.groups),
         in_size=size,
@@ -49,12 +48,8 @@ def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> A
         stride=a.stride,
         dilation=a.dilation,
         before=[start for start, _ in a.padding],
-        weights=np.ascontiguousarray(constants[1]),
-        bias=np.ascontiguousarray(constants[2]) if 2 in constants else np.zeros(outputs, np.float32),
-        residual=len(problem.inputs) == 4,
-        clamp=clamp,
-        after=after,
         threads=threads,
+        **fused_layer(problem, constants),
     )
 
 

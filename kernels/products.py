@@ -23,6 +23,19 @@ def activation_of(problem: Problem) -> tuple[str, Any]:
     return (name, None) if name in _CLAMPS else ("none", _core.float_function(name, 0.0))
 
 
+def fused_layer(problem: Problem, constants: dict[int, np.ndarray]) -> dict[str, Any]:
+    """What the step of a fused layer with constant weights and bias takes, but for its geometry."""
+    outputs = constants[1].shape[0]
+    clamp, after = activation_of(problem)
+    return {
+        "weights": np.ascontiguousarray(constants[1]),
+        "bias": np.ascontiguousarray(constants[2]) if 2 in constants else np.zeros(outputs, np.float32),
+        "residual": len(problem.inputs) == 4,
+        "clamp": clamp,
+        "after": after,
+    }
+
+
 def _linear_usable(problem: Problem) -> str | None:
     return linear_rank(problem) or float32_only(problem)
 

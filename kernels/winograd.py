@@ -15,7 +15,7 @@ from megengine.core.text import counted
 from megengine.kernels import _core, isa
 from megengine.kernels.kernel import StepKernel
 from megengine.kernels.problem import Problem, float32_only
-from megengine.kernels.products import activation_of
+from megengine.kernels.products import fused_layer
 
 _WORTH = 0.88  # of the time of the direct convolution
 _WAIT = {"avx512": 80, "avx2": 30}  # pixels in whose time weights come; direct sums of AVX2 take twice as long
@@ -50,18 +50,13 @@ def _usable(problem: Problem) -> str | None:
 
 def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     (n, c, *size), (outputs, *out), a = problem.inputs[0].shape, problem.outputs[0].shape[1:], problem.attrs
-    clamp, after = activation_of(problem)
     return _core.winograd_step(
         sizes=(n, c, outputs),
         in_size=size,
         out_size=out,
         before=[start for start, _ in a.padding],
-        weights=np.ascontiguousarray(constants[1]),
-        bias=np.ascontiguousarray(constants[2]) if 2 in constants else np.zeros(outputs, np.float32),
-        residual=len(problem.inputs) == 4,
-        clamp=clamp,
-        after=after,
         threads=threads,
+        **fused_layer(problem, constants),
     )
 
 

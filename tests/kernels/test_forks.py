@@ -37,7 +37,7 @@ def test_children_of_a_process_whose_threads_run_plans_and_eager_calls():
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", ["plan", "python", "eager", "matmul", "svd", "loader", "train", "plan,train,threads"])
 def test_many_forks_beside(kinds):
-    assert rounds(kinds, 40) == "40 of 40"
+    assert rounds(kinds, 25) == "25 of 25"
 
 
 @pytest.mark.parametrize("way", ["threads", "fork"])

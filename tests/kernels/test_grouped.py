@@ -54,7 +54,7 @@ def case(groups, taken, given, size=(7, 9), kernel=(3, 3), batch=1, activation="
     return Problem("fused_conv2d", specs, [infer("fused_conv2d", specs, attrs)], attrs), arrays
 
 
-def run(problem, arrays, threads=1):
+def run(problem, arrays, threads=1, kernel=grouped.own_fused_grouped_conv2d):
     """The result of the kernel, whose neighbours stay as they are, in planes."""
     n, c, h, w = problem.outputs[0].shape
     buffer = np.full(n * c * h * w + 32, GUARD, np.float32)
@@ -63,7 +63,7 @@ def run(problem, arrays, threads=1):
     if len(arrays) == 4:
         out[...] = arrays[3].transpose(0, 2, 3, 1)
         moving.insert(1, out)
-    step = grouped.own_fused_grouped_conv2d.make_step(problem, {1: arrays[1], 2: arrays[2]}, threads)
+    step = kernel.make_step(problem, {1: arrays[1], 2: arrays[2]}, threads)
     _core.run_step(step, moving)
     assert (buffer[:16] == GUARD).all()
     assert (buffer[-16:] == GUARD).all()

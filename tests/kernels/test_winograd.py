@@ -1,5 +1,7 @@
 """Winograd's convolutions against sums of products in float64."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -9,26 +11,14 @@ from megengine import plan, tensor
 from megengine.dispatch import get_op
 from megengine.kernels import _core, isa, winograd
 from megengine.traced_module import trace_module
-from tests.kernels.test_grouped import GUARD, case
+from tests.kernels.test_grouped import case
+from tests.kernels.test_grouped import run as grouped_run
 
 LEVELS = [level for level in isa.available() if isa.level(level) >= isa.level("avx2")]
 SAME = ((1, 1), (1, 1))
 
 
-def run(problem, arrays, threads=1):
-    """The result of the kernel, whose neighbours stay as they are, in planes."""
-    n, c, h, w = problem.outputs[0].shape
-    buffer = np.full(n * c * h * w + 32, GUARD, np.float32)
-    out = buffer[16:-16].reshape(n, h, w, c)
-    moving = [np.ascontiguousarray(arrays[0].transpose(0, 2, 3, 1)), out]
-    if len(arrays) == 4:
-        out[...] = arrays[3].transpose(0, 2, 3, 1)
-        moving.insert(1, out)
-    step = winograd.own_winograd_conv2d.make_step(problem, {1: arrays[1], 2: arrays[2]}, threads)
-    _core.run_step(step, moving)
-    assert (buffer[:16] == GUARD).all()
-    assert (buffer[-16:] == GUARD).all()
-    return out.transpose(0, 3, 1, 2)
+run = functools.partial(grouped_run, kernel=winograd.own_winograd_conv2d)
 
 
 def check(problem, arrays):
