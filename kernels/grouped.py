@@ -14,7 +14,7 @@ import numpy as np
 
 from megengine.core.dtype import bfloat16
 from megengine.core.text import counted
-from megengine.kernels import _core
+from megengine.kernels import _core, isa
 from megengine.kernels.kernel import StepKernel
 from megengine.kernels.native import long_steps, step_kernel
 from megengine.kernels.onednn import WIDEST_HALF
@@ -23,6 +23,7 @@ from megengine.kernels.products import activation_of, fused_layer
 
 _FEW = 8  # channels of a group up to which it was measured to be faster than oneDNN's kernel
 _FEW_OF_VOLUMES = 4  # the same over three axes
+_LANES = 16  # channels of the widest vectors
 _MOST_REACH = 64  # rows of the input that one row of the result spans
 
 
@@ -131,11 +132,45 @@ def _transposed_step(problem: Problem, constants: dict[int, np.ndarray], threads
     )
 
 
+def _channels_usable(problem: Problem) -> str | None:
+    if not _alone(problem) or len(problem.inputs) == 4:
+        return "only each channel by itself, without a residual"
+    if wrong := sorted({str(s.dtype) for s in (*problem.inputs, *problem.outputs) if s.dtype != bfloat16}):
+        return f"bfloat16 only, got {', '.join(wrong)}"
+    a, columns = problem.attrs, problem.inputs[1].shape[-1]
+    if columns not in (3, 5) or a.stride[1] > 2 or tuple(a.dilation) != (1, 1):
+        return f"a kernel of {counted(columns, 'column')}; expected 3 or 5, steps of 1 or 2, and no dilation"
+    if problem.inputs[0].shape[1] < _LANES:
+        return f"{counted(problem.inputs[0].shape[1], 'channel')}; expected at least {_LANES}"
+    if not isa.has("bf16"):  # oneDNN's kernel rounds faster without that instruction
+        return f"needs AVX512-BF16, active is {isa.active()}"
+    return no_elements(problem) or long_steps(problem)
+
+
+def _channels_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    (n, c, *size), out, a = problem.inputs[0].shape, problem.outputs[0].shape[2:], problem.attrs
+    weights, bias = _floats(constants, c)
+    clamp, after = activation_of(problem)
+    return _core.channel_step(
+        sizes=(n, c),
+        in_size=size,
+        out_size=out,
+        stride=a.stride,
+        before=[start for start, _ in a.padding],
+        weights=weights,
+        bias=bias,
+        clamp=clamp,
+        after=after,
+        threads=threads,
+    )
+
+
 own_grouped_conv2d = step_kernel("own_grouped_conv2d", _step, _usable, packs=(1, 2))
 own_fused_grouped_conv2d = step_kernel("own_fused_grouped_conv2d", _step, _usable, packs=(1, 2), inplace_input=3)
 own_grouped_conv3d = step_kernel("own_grouped_conv3d", _volume_step, _volume_usable, packs=(1, 2))
 own_fused_grouped_conv3d = step_kernel("own_fused_grouped_conv3d", _volume_step, _volume_usable, packs=(1, 2))
 own_planes_conv2d = StepKernel("own_planes_conv2d", _volume_step, _plane_usable, packs=(1, 2), in_rows=True)
+own_channels_conv2d = StepKernel("own_channels_conv2d", _channels_step, _channels_usable, packs=(1, 2), free=True)
 own_transposed_channels = step_kernel("own_transposed_channels", _transposed_step, _transposed_usable, packs=(1, 2))
 own_transposed_planes = StepKernel(
     "own_transposed_planes",

@@ -91,6 +91,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "conv_transpose3d": (onednn.onednn_windows,),
     "fused_conv2d": (
         grouped.own_fused_grouped_conv2d,
+        grouped.own_channels_conv2d,
         products.own_fused_pointwise,
         winograd.own_winograd_conv2d,
         onednn.onednn_fused_conv2d,

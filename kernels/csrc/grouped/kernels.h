@@ -78,6 +78,20 @@ struct TransposedLine {
     std::int64_t width, channels;
 };
 
+// A line of a convolution of channels by themselves, at least as many as a vector has lanes, by a kernel of 3
+// or 5 columns with steps of 1 or 2: of bfloat16. Weights and bias have room behind the last channel for a
+// vector.
+struct ChannelLine {
+    const std::uint16_t* const* rows;  // those of the input that reach the line
+    const float* const* weights;       // of the row of the kernel that each of them meets: [column][channel]
+    std::int64_t high;
+    const float* bias;
+    std::uint16_t* dst;
+    float* sums;  // where the results go instead, in float32; or null
+    std::int64_t width, in_width, channels, room, wide, stride, before;
+    Clamp clamp;
+};
+
 // `lines` of `count` numbers each, which begin so many numbers apart.
 template <class From, class To>
 using CopyLines = void (*)(const From* src, std::int64_t src_step, To* dst, std::int64_t dst_step,
@@ -99,11 +113,13 @@ struct GroupedKernels {
     CopyLines<float, std::uint16_t> narrow;
     void (*transposed)(const TransposedLine<float>& line);
     void (*transposed_halves)(const TransposedLine<std::uint16_t>& line);
+    void (*channels)(const ChannelLine& line);
 };
 
 const GroupedKernels& grouped_kernels_base();
 const GroupedKernels& grouped_kernels_avx2();
 const GroupedKernels& grouped_kernels_avx512();
+const GroupedKernels& grouped_kernels_bf16();
 const GroupedKernels& active_grouped_kernels();
 
 }  // namespace mge

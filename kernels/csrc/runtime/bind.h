@@ -6,6 +6,7 @@ namespace mge {
 
 void bind_along(nanobind::module_& m);
 void bind_channel_norm(nanobind::module_& m);
+void bind_channels(nanobind::module_& m);
 void bind_counting(nanobind::module_& m);
 void bind_cuda(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
@@ -36,6 +37,7 @@ void bind_winograd(nanobind::module_& m);
 inline void bind_all(nanobind::module_& m) {
     bind_along(m);
     bind_channel_norm(m);
+    bind_channels(m);
     bind_counting(m);
     bind_cuda(m);
     bind_elementwise(m);
