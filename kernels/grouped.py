@@ -139,7 +139,7 @@ def _channels_usable(problem: Problem) -> str | None:
         return f"bfloat16 only, got {', '.join(wrong)}"
     a, columns = problem.attrs, problem.inputs[1].shape[-1]
     if columns not in (3, 5) or a.stride[1] > 2 or tuple(a.dilation) != (1, 1):
-        return f"a kernel of {counted(columns, 'column')}; expected 3 or 5, steps of 1 or 2, and no dilation"
+        return f"a kernel as wide as {columns}; expected 3 or 5, steps of 1 or 2, and no dilation"
     if problem.inputs[0].shape[1] < _LANES:
         return f"{counted(problem.inputs[0].shape[1], 'channel')}; expected at least {_LANES}"
     if not isa.has("bf16"):  # oneDNN's kernel rounds faster without that instruction
