@@ -55,7 +55,7 @@ def _concat_usable(problem: Problem) -> str | None:
 def _concat_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     axis = problem.attrs.axis
     widths = [s.shape[axis] * storage_of(s.dtype).itemsize for s in problem.inputs]
-    return _core.concat_step(problem.inputs[0].size // problem.inputs[0].shape[axis], widths)
+    return _core.concat_step(problem.inputs[0].size // problem.inputs[0].shape[axis], widths, threads)
 
 
 def _function_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:

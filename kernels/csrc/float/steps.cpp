@@ -231,10 +231,17 @@ class ConvStep final : public Step {
 // Rows of all inputs side by side: a concatenation along the last axis in memory.
 class ConcatStep final : public Step {
   public:
-    ConcatStep(std::int64_t rows, std::vector<std::int64_t> bytes) : rows_(rows), bytes_(std::move(bytes)) {}
-    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
-        std::byte* dst = buffers[bytes_.size()];
-        for (std::int64_t r = 0; r < rows_; ++r)
+    ConcatStep(std::int64_t rows, std::vector<std::int64_t> bytes, int threads)
+        : rows_(rows), bytes_(std::move(bytes)) {
+        for (const std::int64_t each : bytes_) row_ += each;
+        const std::int64_t worth = std::max<std::int64_t>(1, std::min(rows_, rows_ * row_ / kLeastBytes));
+        parts_ = static_cast<int>(std::clamp<std::int64_t>(threads, 1, worth));
+    }
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const std::int64_t begin = rows_ * part / parts_, end = rows_ * (part + 1) / parts_;
+        std::byte* dst = buffers[bytes_.size()] + begin * row_;
+        for (std::int64_t r = begin; r < end; ++r)
             for (std::size_t i = 0; i < bytes_.size(); ++i) {
                 std::memcpy(dst, buffers[i] + r * bytes_[i], static_cast<std::size_t>(bytes_[i]));
                 dst += bytes_[i];
@@ -242,8 +249,10 @@ class ConcatStep final : public Step {
     }
 
   private:
-    std::int64_t rows_;
+    static constexpr std::int64_t kLeastBytes = 1 << 16;  // of a part that is worth a thread
+    std::int64_t rows_, row_ = 0;
     std::vector<std::int64_t> bytes_;
+    int parts_;
 };
 
 // in, out, kernel, stride, dilation and padding before, each over three axes
@@ -321,8 +330,8 @@ void bind_float(nb::module_& m) {
         },
         nb::arg("outer"), nb::arg("n"), nb::arg("inner"), nb::arg("in_turn"), nb::arg("log"), nb::arg("half"),
         nb::arg("threads"));
-    m.def("concat_step", [](std::int64_t rows, std::vector<std::int64_t> bytes) {
-        return capsule(std::make_unique<ConcatStep>(rows, std::move(bytes)));
+    m.def("concat_step", [](std::int64_t rows, std::vector<std::int64_t> bytes, int threads) {
+        return capsule(std::make_unique<ConcatStep>(rows, std::move(bytes), threads));
     });
 }
 
