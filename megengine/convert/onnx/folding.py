@@ -38,16 +38,6 @@ def constant_of(node: "onnx.NodeProto", folder: Path | None) -> np.ndarray:
     raise FileFormatError(f"Constant node {node.name!r}: expected a number value")
 
 
-def is_text(node: "onnx.NodeProto") -> bool:
-    """Whether a Constant node holds text."""
-    import onnx
-
-    return any(
-        attribute.name in ("value_string", "value_strings") or attribute.t.data_type == onnx.TensorProto.STRING
-        for attribute in node.attribute
-    )
-
-
 def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) -> list[np.ndarray] | None:
     """Outputs of a node with constant inputs, or None. Raises FileFormatError if they would be too large."""
     import onnx

@@ -37,7 +37,7 @@ from megengine.convert.onnx.context import MAX_ELEMENTS, Group, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL, Apart
 from megengine.convert.onnx.dynamic_lstm import definition
 from megengine.convert.onnx.examples import SCALES, Examples, at_usual_sizes
-from megengine.convert.onnx.folding import constant_of, fold, is_text
+from megengine.convert.onnx.folding import constant_of, fold
 from megengine.convert.onnx.inputs import Lengths, has_formula, input_spec, known_input, lengths_of, of_group
 from megengine.convert.onnx.older_forms import FIRST, in_modern_form
 from megengine.convert.onnx.open_folding import fold_open
@@ -366,9 +366,8 @@ class _Importer:
 
     def _node(self, node: onnx.NodeProto, index: int, opset: int) -> None:
         if node.op_type == "Constant":
-            if not is_text(node) or self.used.intersection(node.output):  # text that nothing reads is no fault
-                for name in filter(None, node.output):
-                    self._define(name, constant_of(node, self.folder))
+            for name in filter(None, node.output):
+                self._define(name, constant_of(node, self.folder))
             return
         inputs = [self._input(name, node) for name in node.input]
         made = self._made(node, inputs, index, opset)
