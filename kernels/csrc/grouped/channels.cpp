@@ -14,6 +14,7 @@
 #include "common/flush_subnormals.h"
 #include "common/function_capsule.h"
 #include "common/step_capsule.h"
+#include "grouped/channel_weights.h"
 #include "grouped/kernels.h"
 #include "products/panels.h"
 #include "runtime/bind.h"
@@ -45,14 +46,7 @@ class ChannelStep final : public Step {
 
     // weights [channels, 1, rows, columns]
     void pack(const float* weights, const float* bias) {
-        const std::int64_t taps = s_.kernel[0] * s_.kernel[1];
-        weights_ = floats(taps * room_);
-        bias_ = floats(room_);
-        std::fill_n(weights_.get(), taps * room_, 0.f);
-        std::fill_n(bias_.get(), room_, 0.f);
-        std::copy_n(bias, s_.channels, bias_.get());
-        for (std::int64_t c = 0; c < s_.channels; ++c)
-            for (std::int64_t t = 0; t < taps; ++t) weights_[t * room_ + c] = weights[c * taps + t];
+        packed_.pack(weights, bias, s_.channels, s_.kernel[0] * s_.kernel[1], room_);
     }
 
     Clamp clamp = Clamp::kNone;
@@ -79,13 +73,13 @@ class ChannelStep final : public Step {
             for (std::int64_t t = std::max<std::int64_t>(0, -top); t < s_.kernel[0] && top + t < s_.in[0];
                  ++t) {
                 rows[high] = x + (i / s_.out[0] * s_.in[0] + top + t) * row;
-                weights[high++] = weights_.get() + t * s_.kernel[1] * room_;
+                weights[high++] = packed_.weights.get() + t * s_.kernel[1] * room_;
             }
             std::uint16_t* const dst = out + i * line();
             kernels_.channels({.rows = rows,
                                .weights = weights,
                                .high = high,
-                               .bias = bias_.get(),
+                               .bias = packed_.bias.get(),
                                .dst = dst,
                                .sums = sums,
                                .width = s_.out[1],
@@ -109,7 +103,7 @@ class ChannelStep final : public Step {
     const GroupedKernels& kernels_ = active_grouped_kernels();
     std::int64_t room_;  // of the weights of a tap
     int parts_;
-    Floats weights_, bias_;
+    ChannelWeights packed_;
 };
 
 // sizes: images, channels.

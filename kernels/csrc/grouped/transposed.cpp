@@ -13,8 +13,8 @@
 
 #include "common/flush_subnormals.h"
 #include "common/step_capsule.h"
+#include "grouped/channel_weights.h"
 #include "grouped/kernels.h"
-#include "products/panels.h"
 #include "runtime/bind.h"
 #include "strided/transpose.h"
 
@@ -57,14 +57,7 @@ class TransposedStep final : public Step {
 
     // weights [channels, 1, rows, columns]
     void pack(const float* weights, const float* bias) {
-        const std::int64_t taps = s_.kernel[0] * s_.kernel[1];
-        weights_ = floats(taps * room_);
-        bias_ = floats(room_);
-        std::fill_n(weights_.get(), taps * room_, 0.f);
-        std::fill_n(bias_.get(), room_, 0.f);
-        std::copy_n(bias, s_.channels, bias_.get());
-        for (std::int64_t c = 0; c < s_.channels; ++c)
-            for (std::int64_t t = 0; t < taps; ++t) weights_[t * room_ + c] = weights[c * taps + t];
+        packed_.pack(weights, bias, s_.channels, s_.kernel[0] * s_.kernel[1], room_);
     }
 
     int parts() const override { return parts_; }
@@ -99,7 +92,7 @@ class TransposedStep final : public Step {
                 rows[high] = in_rows_                 ? ring + y % ring_ * row()
                              : few() && there >= last ? ring + (there - last)
                                                       : there;
-                weights[high++] = weights_.get() + t * s_.kernel[1] * room_;
+                weights[high++] = packed_.weights.get() + t * s_.kernel[1] * room_;
             }
             T* const made =
                 in_rows_ ? ring + ring_ * s_.in[1] * s_.channels : out + i * s_.out[1] * s_.channels;
@@ -108,7 +101,7 @@ class TransposedStep final : public Step {
                      .high = high,
                      .starts = starts_.data(),
                      .taps = taps_.data(),
-                     .bias = bias_.get(),
+                     .bias = packed_.bias.get(),
                      .dst = made,
                      .width = s_.out[1],
                      .channels = s_.channels});
@@ -164,7 +157,7 @@ class TransposedStep final : public Step {
     int parts_;
     std::vector<std::int64_t> starts_;
     std::vector<TransposedTap> taps_;
-    Floats weights_, bias_;
+    ChannelWeights packed_;
 };
 
 template <class T>
