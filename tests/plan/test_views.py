@@ -6,6 +6,7 @@ import pytest
 import megengine.functional as F
 from megengine import plan
 from megengine.module import Module
+from megengine.quantization import to_half
 from megengine.tensor import tensor
 from megengine.traced_module import trace_module
 
@@ -54,6 +55,22 @@ def attention(x):
     q, k, v = (F.transpose(F.reshape(third, (n, t, 2, d // 6)), (0, 2, 1, 3)) for third in thirds)
     p = F.softmax(F.matmul(q, k, transpose_b=True) / 3, axis=-1)
     return F.transpose(F.matmul(p, v), (0, 2, 1, 3))
+
+
+def scores(x):
+    """Of two heads; 7 is no power of two, so that a scale that is rounded by itself shows."""
+    q, k = (F.transpose(F.reshape(part, (1, 9, 2, 8)), (0, 2, 1, 3)) for part in (x[:, :, :16], x[:, :, 16:]))
+    return F.matmul(q, k, transpose_b=True) / 7
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_scaled_products_of_bfloat16_are_rounded_once(threads):
+    net, x = Function(scores), draw(1, 9, 32)
+    made = plan.compile(to_half(trace_module(net, tensor(x)), "bf16"), threads=threads)
+    assert "fused_matmul" in [step.op for step in made.steps]
+    rounded = tensor(x).astype("bfloat16").numpy().astype(np.float64)
+    q, k = (part.reshape(9, 2, 8).transpose(1, 0, 2) for part in (rounded[0, :, :16], rounded[0, :, 16:]))
+    np.testing.assert_allclose(made(x)[0][0].astype(np.float64), q @ k.transpose(0, 2, 1) / 7, rtol=2.0**-8, atol=1e-6)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
