@@ -6,6 +6,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "memory/weights.h"
+
 namespace mge::int8 {
 namespace {
 
@@ -20,7 +22,7 @@ class Packed {
     std::int32_t* data() const { return data_; }
 
   private:
-    std::vector<std::int32_t> store_;
+    std::vector<std::int32_t, WeightAllocator<std::int32_t>> store_;
     std::int32_t* data_;
 };
 

@@ -43,7 +43,8 @@ Rows rows_of(const ConvShape& s, dim from, dim to) {
 struct ConvArguments {
     dnnl::memory::data_type src, wei, dst;
     dnnl::primitive_attr attr;
-    dnnl::memory weights, bias, scales;
+    Packing weights;
+    dnnl::memory bias, scales;
     bool has_scales;
 };
 
@@ -70,15 +71,16 @@ Part make_part(const ConvShape& s, const Rows& r, ConvArguments& a, const void* 
     const dims shape = s.groups > 1 ? dims{s.groups, s.o / s.groups, s.c / s.groups, s.kh, s.kw}
                                     : dims{s.o, s.c, s.kh, s.kw};
     auto pd = describe(s, r, a, dnnl::memory::desc(shape, a.wei, tag::any), batch);
-    if (!a.weights || a.weights.get_desc() != pd.weights_desc())
+    if (!a.weights.memory || a.weights.memory.get_desc() != pd.weights_desc())
         a.weights = packed({shape, a.wei, s.groups > 1 ? tag::goihw : tag::oihw}, w, pd.weights_desc());
     Part p;
     p.primitive = dnnl::convolution_forward(pd);
     p.src = dnnl::memory(pd.src_desc(), cpu_engine(), DNNL_MEMORY_NONE);
     p.dst = dnnl::memory(pd.dst_desc(), cpu_engine(), DNNL_MEMORY_NONE);
     p.scratch = dnnl::memory(pd.scratchpad_desc(), cpu_engine(), DNNL_MEMORY_NONE);
+    p.weights = a.weights.bytes;
     p.args = {{DNNL_ARG_SRC, p.src},
-              {DNNL_ARG_WEIGHTS, a.weights},
+              {DNNL_ARG_WEIGHTS, a.weights.memory},
               {DNNL_ARG_BIAS, a.bias},
               {DNNL_ARG_DST, p.dst},
               {DNNL_ARG_SCRATCHPAD, p.scratch}};
@@ -191,7 +193,7 @@ struct LinearArguments {
 
 // The rows [begin, end) of the result, of them the columns [from, to). `packing`: the packed weights, of the
 // first part.
-Part make_product(const LinearArguments& a, dim begin, dim end, dim from, dim to, dnnl::memory& packing) {
+Part make_product(const LinearArguments& a, dim begin, dim end, dim from, dim to, Packing& packing) {
     const dim m = end - begin, n = to - from;
     const auto wt = weight_type(a.src);
     dnnl::inner_product_forward::primitive_desc pd(
@@ -200,16 +202,17 @@ Part make_product(const LinearArguments& a, dim begin, dim end, dim from, dim to
         dnnl::memory::desc({n}, dnnl::memory::data_type::f32, tag::x),
         dnnl::memory::desc({m, n}, a.dst, tag::ab), a.attr);
     const auto* weights = a.weights + static_cast<std::size_t>(from * a.k) * size_of(wt);
-    if (!packing || packing.get_desc() != pd.weights_desc())
+    if (!packing.memory || packing.memory.get_desc() != pd.weights_desc())
         packing = packed({{n, a.k}, wt, tag::ab}, weights, pd.weights_desc());
     Part p;
     p.primitive = dnnl::inner_product_forward(pd);
     p.src = dnnl::memory(pd.src_desc(), cpu_engine(), DNNL_MEMORY_NONE);
     p.dst = dnnl::memory(pd.dst_desc(), cpu_engine(), DNNL_MEMORY_NONE);
     p.scratch = dnnl::memory(pd.scratchpad_desc(), cpu_engine(), DNNL_MEMORY_NONE);
+    p.weights = packing.bytes;
     p.dst_size = m * n;
     p.args = {{DNNL_ARG_SRC, p.src},
-              {DNNL_ARG_WEIGHTS, packing},
+              {DNNL_ARG_WEIGHTS, packing.memory},
               {DNNL_ARG_BIAS, columns_of(a.bias, from, to)},
               {DNNL_ARG_DST, p.dst},
               {DNNL_ARG_SCRATCHPAD, p.scratch}};
@@ -228,7 +231,7 @@ std::vector<Split> splits(const LinearArguments& a, dim m, dim threads) {
     std::vector<Split> ways;
     if (columns.pieces > 1 && m >= kRows * threads)
         ways.push_back([=, &a](PartsStep& step) {
-            dnnl::memory packing;
+            Packing packing;
             for (dim i = 0; i < threads; ++i)
                 step.parts_list.push_back(
                     make_product(a, m * i / threads, m * (i + 1) / threads, 0, a.n, packing));
@@ -236,13 +239,13 @@ std::vector<Split> splits(const LinearArguments& a, dim m, dim threads) {
     else if (columns.pieces > 1)
         ways.push_back([=, &a](PartsStep& step) {
             for (dim i = 0; i < columns.pieces; ++i) {
-                dnnl::memory packing;
+                Packing packing;
                 step.parts_list.push_back(
                     make_product(a, 0, m, columns.begin(i), columns.begin(i + 1), packing));
             }
         });
     ways.push_back([=, &a](PartsStep& step) {
-        dnnl::memory packing;
+        Packing packing;
         step.parts_list.push_back(make_product(a, 0, m, 0, a.n, packing));
     });
     return ways;

@@ -9,6 +9,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "memory/weights.h"
+
 namespace mge {
 namespace {
 
@@ -91,11 +93,12 @@ dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask) {
 }
 
 // The library keeps the scratchpad of this reorder for the thread that makes it, which runs it too.
-dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted) {
-    dnnl::memory from(plain, cpu_engine(), const_cast<void*>(data)), to(wanted, cpu_engine());
+Packing packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted) {
+    const std::shared_ptr<void> bytes(take_weights(wanted.get_size()), GiveWeights());
+    dnnl::memory from(plain, cpu_engine(), const_cast<void*>(data)), to(wanted, cpu_engine(), bytes.get());
     dnnl::reorder(from, to).execute(this_thread_stream(), from, to);
     this_thread_stream().wait();
-    return to;
+    return {to, bytes};
 }
 
 dnnl::memory copied(const F32& values) {

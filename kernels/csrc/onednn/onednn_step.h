@@ -47,7 +47,12 @@ struct Epilogue {
 };
 dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask);
 
-dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted);
+// Weights in the form that a primitive reads.
+struct Packing {
+    dnnl::memory memory;
+    std::shared_ptr<void> bytes;  // of the memory, which does not own them
+};
+Packing packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted);
 dnnl::memory copied(const F32& values);
 dnnl::memory columns_of(const dnnl::memory& values, dnnl::memory::dim from, dnnl::memory::dim to);
 
@@ -79,6 +84,7 @@ struct Part {
     dnnl::primitive primitive;
     std::unordered_map<int, dnnl::memory> args;
     dnnl::memory src, dst, scratch;
+    std::shared_ptr<void> weights;
     std::size_t src_offset = 0, dst_offset = 0;
     std::int64_t dst_size = 0;  // numbers
     // Of columns of the result, which the library cannot write in their place: their rows, and bytes of a row

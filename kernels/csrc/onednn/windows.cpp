@@ -111,18 +111,22 @@ class WindowStep final : public Step {
   public:
     template <class PrimitiveDesc>
     WindowStep(const PrimitiveDesc& pd, const dnnl::primitive& primitive, const dims& src, const dims& dst,
-               Type type, const dnnl::primitive_attr& moves, Arguments fixed, FloatFunction after)
+               Type type, const dnnl::primitive_attr& moves, FloatFunction after)
         : primitive_(primitive),
           in_(as_given(src, type), pd.src_desc(), moves),
           out_(pd.dst_desc(), as_given(dst, type), moves),
           scratch_(pd.scratchpad_desc()),
-          fixed_(std::move(fixed)),
           after_(after),
           halves_(type == Type::bf16),
           size_(static_cast<std::int64_t>(as_given(dst, kFloat).get_size() / sizeof(float))),
           pad_(aligned(std::max({scratch_.get_size(), in_.scratch.get_size(), out_.scratch.get_size()}))),
           source_(in_.needed() ? aligned(in_.to.get_size()) : 0),
           result_(out_.needed() ? aligned(out_.from.get_size()) : 0) {}
+
+    void set(Packing weights, const dnnl::memory& bias) {
+        fixed_ = {{DNNL_ARG_WEIGHTS, weights.memory}, {DNNL_ARG_BIAS, bias}};
+        weights_ = std::move(weights.bytes);
+    }
 
     std::size_t scratch_bytes() const override { return pad_ + source_ + result_; }
 
@@ -149,6 +153,7 @@ class WindowStep final : public Step {
     Move in_, out_;
     desc scratch_;
     Arguments fixed_;
+    std::shared_ptr<void> weights_;
     FloatFunction after_;  // of the results; none if it has no code
     bool halves_;          // the result is bfloat16
     std::int64_t size_;    // of the result, in numbers
@@ -208,9 +213,9 @@ std::unique_ptr<Step> made(dnnl::algorithm algorithm, const std::vector<dims>& s
               attr};
         if (std::string(pd.impl_info_str()).starts_with("jit")) break;
     }
-    Arguments fixed{{DNNL_ARG_WEIGHTS, packed(w.stored, weights, pd.weights_desc())},
-                    {DNNL_ARG_BIAS, copied(bias)}};
-    return std::make_unique<WindowStep>(pd, Primitive(pd), src, dst, type, moves, std::move(fixed), after);
+    auto step = std::make_unique<WindowStep>(pd, Primitive(pd), src, dst, type, moves, after);
+    step->set(packed(w.stored, weights, pd.weights_desc()), copied(bias));
+    return step;
 }
 
 Geometry geometry_of(const std::vector<dims>& shapes, const std::vector<dims>& geometry) {

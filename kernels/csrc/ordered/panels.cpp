@@ -31,12 +31,12 @@ Numbers columns_packed(const float* rows, std::int64_t count, std::int64_t depth
     return out;
 }
 
-std::vector<std::uint32_t> columns_of_halves(const float* rows, std::int64_t count, std::int64_t depth) {
+Halves columns_of_halves(const float* rows, std::int64_t count, std::int64_t depth) {
     const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
     if (std::any_of(rows, rows + count * depth, [&](float x) { return bits(x) & 0xffffu; })) return {};
     const Numbers panels = columns_packed(rows, count, depth);
     const std::int64_t panel = depth * kPanel, all = padded_columns(count) / kPanel;
-    std::vector<std::uint32_t> out(static_cast<std::size_t>((all + 1) / 2 * panel));
+    Halves out(static_cast<std::size_t>((all + 1) / 2 * panel));
     for (std::int64_t p = 0; p < all; ++p)
         for (std::int64_t i = 0; i < panel; ++i)
             out[static_cast<std::size_t>(p / 2 * panel + i)] |=

@@ -4,9 +4,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "memory/weights.h"
+
 namespace mge {
 
-using Numbers = std::vector<float>;
+using Numbers = std::vector<float, WeightAllocator<float>>;
+using Halves = std::vector<std::uint32_t, WeightAllocator<std::uint32_t>>;
 
 inline constexpr std::int64_t kPanel = 16;  // columns that lie together
 
@@ -23,6 +26,6 @@ Numbers columns_packed(const float* rows, std::int64_t count, std::int64_t depth
 
 // The same of bfloat16 numbers, two panels in one: [pairs of panels][depth][kPanel], the first panel in the
 // low halves of the words. Empty if not all numbers are of this type.
-std::vector<std::uint32_t> columns_of_halves(const float* rows, std::int64_t count, std::int64_t depth);
+Halves columns_of_halves(const float* rows, std::int64_t count, std::int64_t depth);
 
 }  // namespace mge

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "strided/transpose.h"
 
@@ -11,9 +10,7 @@ namespace mge {
 Floats floats(std::int64_t count) {
     constexpr std::int64_t kLine = 16;
     const std::int64_t whole = rounded_up(std::max<std::int64_t>(count, 1), kLine);
-    auto* made = static_cast<float*>(std::aligned_alloc(64, static_cast<std::size_t>(whole) * sizeof(float)));
-    if (!made) throw std::bad_alloc();
-    return Floats(made);
+    return Floats(static_cast<float*>(take_weights(static_cast<std::size_t>(whole) * sizeof(float))));
 }
 
 void pack_panel(const float* matrix, std::int64_t along, std::int64_t across, std::int64_t depth,

@@ -2,17 +2,14 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 
+#include "memory/weights.h"
 #include "products/kernels.h"
 
 namespace mge {
 
-struct FreeFloats {
-    void operator()(float* p) const noexcept { std::free(p); }
-};
-using Floats = std::unique_ptr<float[], FreeFloats>;  // aligned to lines of the cache
+using Floats = std::unique_ptr<float[], GiveWeights>;  // aligned to lines of the cache
 
 Floats floats(std::int64_t count);  // throws std::bad_alloc
 

@@ -46,7 +46,7 @@ auto number_of(const Names& names, const std::string& name) {
 // such.
 struct StateColumns {
     Numbers whole;
-    std::vector<std::uint32_t> halves;
+    Halves halves;
 
     StateColumns(const float* rows, std::int64_t count, std::int64_t depth, bool few) {
         if (few) halves = columns_of_halves(rows, count, depth);

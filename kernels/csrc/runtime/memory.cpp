@@ -4,7 +4,6 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <map>
@@ -12,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "memory/pages.h"
 #include "runtime/bind.h"
 
 namespace nb = nanobind;
@@ -112,12 +112,8 @@ class Blocks {
     }
 
     // Straight from the system and back: a general allocator would cache the blocks that the pool frees.
-    static void* fresh(std::size_t bytes) {
-        void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (p == MAP_FAILED) throw std::bad_alloc();
-        return p;
-    }
-    static void drop(void* p, std::size_t bytes) { munmap(p, bytes); }
+    static void* fresh(std::size_t bytes) { return map_pages(bytes); }
+    static void drop(void* p, std::size_t bytes) { unmap_pages(p, bytes); }
 
     std::mutex mutex_;
     std::multimap<std::size_t, void*> free_;
