@@ -133,6 +133,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "copy": (strided.own_strided_copy, small.own_small_copy),
     "concat": (floating.own_concat, strided.own_strided_concat, small.own_small_concat),
     "split": (strided.own_strided_split, small.own_small_split),
+    "fused_rearrange": (strided.own_strided_fused_rearrange,),
     "fused_repeat": (floating.own_repeat, strided.own_strided_fused_repeat),
     "pad": (strided.own_strided_pad, small.own_small_pad),
     "set_index": (strided.own_strided_set_index, places.own_put, small.own_small_set_index),

@@ -143,6 +143,14 @@ def _repeat_step(problem: Problem, strides: Strides) -> Any:
     return _step(problem, [(source, target)])
 
 
+def _rearrange_step(problem: Problem, strides: Strides) -> Any:
+    a = problem.attrs
+    turned = [a.parts[axis] for axis in a.perm]
+    source = _place(0, problem.inputs[0], strides, lambda x: x.reshape(a.parts, copy=False).transpose(a.perm))
+    target = _place(1, problem.outputs[0], strides, lambda y: y.reshape(turned, copy=False))
+    return _step(problem, [(source, target)])
+
+
 def _regions(n: int, before: int, after: int, *, mode: str) -> list[tuple[slice, slice]]:
     """Where ranges of a padded axis of length n come from: (place in the result, elements of the axis)."""
     if mode == "edge":
@@ -263,6 +271,7 @@ MOVES: dict[str, tuple[Callable[[Problem], str | None], Callable[[Problem, Strid
     **dict.fromkeys(("bitcast", "real", "imag"), (_as_other_numbers, _view_step)),
     "concat": (_same_types, _concat_step),
     "split": (_same_types, _split_step),
+    "fused_rearrange": (_same_types, _rearrange_step),
     "pad": (_padding, _pad_step),
     "fused_repeat": (_same_types, _repeat_step),
     "set_index": (_set_ranges, _set_step),
@@ -291,6 +300,7 @@ own_strided_copy = _move("copy")
 own_strided_concat = _move("concat")
 own_strided_split = _move("split")
 own_strided_fused_repeat = _move("fused_repeat")
+own_strided_fused_rearrange = _move("fused_rearrange")
 own_strided_pad = _move("pad")
 own_strided_set_index = _move("set_index")
 own_strided_unfold = _move("unfold")

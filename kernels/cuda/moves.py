@@ -140,6 +140,11 @@ def _transpose(problem: Problem, x: DeviceArray) -> DeviceArray:
     return transposed(x, problem.attrs["perm"])
 
 
+def _rearrange(problem: Problem, x: DeviceArray) -> DeviceArray:
+    a = problem.attrs
+    return transposed(x.reshape(a.parts), a.perm).reshape(a.shape)
+
+
 def _reshape(problem: Problem, x: DeviceArray) -> DeviceArray:
     return x.reshape(problem.outputs[0].shape)
 
@@ -224,6 +229,7 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "GetVarShape": _kernel("shape", _shape),
     "transpose": _kernel("transpose", _transpose),
     "broadcast_to": _kernel("broadcast_to", _moved(_broadcast_places)),
+    "fused_rearrange": _kernel("fused_rearrange", _rearrange),
     "fused_repeat": _kernel("fused_repeat", _moved(_repeat_places)),
     "slice": _kernel("slice", _moved(_slice_places)),
     "slice_backward": _kernel("slice_backward", _slice_backward),

@@ -211,6 +211,35 @@ define(
 )
 
 
+def _rearrange_infer(
+    x: TensorSpec, *, parts: tuple[int, ...], perm: tuple[int, ...], shape: tuple[int, ...]
+) -> TensorSpec:
+    if not x.size == math.prod(parts) == math.prod(shape) or sorted(perm) != list(range(len(parts))):
+        raise ShapeError(
+            f"fused_rearrange: x {x.shape}, parts {parts}, perm {perm}, shape {shape}; expected as many elements in each, "
+            "and every axis of the parts once"
+        )
+    return TensorSpec(shape, x.dtype, x.device)
+
+
+_SHUFFLED = {"parts": (2, 3, 2, 4, 5), "perm": (0, 2, 1, 3, 4), "shape": (2, 6, 4, 5)}
+define(
+    "fused_rearrange",
+    _rearrange_infer,
+    lambda x, parts, perm, shape: x.reshape(parts).transpose(perm).reshape(shape),
+    _MADE_BY_PASSES,
+    no_onnx("exported before fusion"),
+    lambda: [Sample((noise(2, 6, 4, 5),), _SHUFFLED, False)],
+    lambda: [ErrorSample((noise(2, 6, 4, 4),), _SHUFFLED, ShapeError, "fused_rearrange: .* as many elements in each")],
+    by_type=True,
+    lift=lambda attrs: {
+        "parts": (1, *attrs["parts"]),
+        "perm": (0, *(axis + 1 for axis in attrs["perm"])),
+        "shape": (1, *attrs["shape"]),
+    },
+)
+
+
 View = tuple[tuple[int, ...], tuple[int, ...], int]  # shape, strides and first element, in elements
 
 

@@ -31,6 +31,12 @@ MOVES = [
     ("broadcast_to", [(1, 5, 1)], {"shape": (3, 5, 2)}),
     ("fused_repeat", [(2, 3, 4, 5)], {"counts": (1, 1, 2, 3)}),
     ("fused_repeat", [(2, 37, 4)], {"counts": (2, 3, 1)}),
+    ("fused_rearrange", [(2, 28, 3, 4)], {"parts": (2, 4, 7, 3, 4), "perm": (0, 2, 1, 3, 4), "shape": (2, 28, 3, 4)}),
+    (
+        "fused_rearrange",
+        [(1, 12, 3, 5)],
+        {"parts": (1, 3, 2, 2, 3, 5), "perm": (0, 1, 4, 2, 5, 3), "shape": (1, 3, 6, 10)},
+    ),
     ("concat", [(2, 3), (2, 1), (2, 4)], {"axis": 1}),
     ("concat", [(1, 3, 4, 5), (2, 3, 4, 5)], {"axis": 0}),
     ("concat", [(1, 3, 4, 5), (1, 3, 4, 1)], {"axis": -1}),
@@ -42,6 +48,11 @@ MOVES = [
     ("pad", [(1, 3, 4, 5)], {"widths": ((0, 0), (2, 1), (3, 0), (0, 4)), "mode": "reflect", "value": 0.0}),
     ("pad", [(1, 3, 4, 5)], {"widths": ((0, 0), (2, 1), (7, 0), (0, 9)), "mode": "edge", "value": 0.0}),
     ("copy", [(2, 3, 4, 5)], {"device": "cpu0"}),
+]
+MOVES += [  # matrices of few rows, which lie one behind the other
+    ("transpose", [(3, rows, columns)], {"perm": (0, 2, 1)})
+    for rows in (2, 3, 4, 5, 7, 8, 9, 15)
+    for columns in (15, 16, 17, 58)
 ]
 
 

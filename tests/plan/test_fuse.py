@@ -161,3 +161,35 @@ def test_volumes_take_their_activation(activation, groups):
     layers = [info.op for info in made.steps if info.op in ("conv3d", "fused_conv3d", "relu", "gelu", "elementwise")]
     assert layers == ["fused_conv3d"]
     np.testing.assert_allclose(made(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def shuffled(x, groups):
+    n, c, h, w = x.shape
+    return F.transpose(x.reshape(n, groups, c // groups, h, w), (0, 2, 1, 3, 4)).reshape(n, c, h, w)
+
+
+def windows(x):
+    n, c, h, w = x.shape
+    return F.transpose(x.reshape(n, c, h // 2, 2, w // 2, 2), (0, 2, 4, 1, 3, 5)).reshape(-1, c, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "move", [lambda x: shuffled(x, 3), lambda x: F.pixel_shuffle(x, 2), windows], ids=["channels", "pixels", "windows"]
+)
+@pytest.mark.parametrize("shape", [(2, 12, 4, 6), (1, 12, 2, 2)])
+def test_shuffles_are_one_step(move, shape):
+    assert compiled(move, *shape) == ["fused_rearrange"]
+
+
+def test_moves_that_cut_elsewhere_stay_apart():
+    mixed = compiled(lambda x: F.transpose(x.reshape(2, 8, 6, 6), (0, 2, 1, 3)).reshape(2, 12, 4, 6), 2, 12, 4, 6)
+    assert "fused_rearrange" not in mixed
+
+
+def test_shuffles_between_layers_take_values_as_they_lie():
+    w, v = (tensor(np.random.default_rng(s).standard_normal((12, 12, 1, 1)).astype(np.float32)) for s in (1, 2))
+    x = tensor(np.random.default_rng(0).standard_normal((1, 12, 24, 24)).astype(np.float32))
+    net = Function(lambda x: F.conv2d(shuffled(F.conv2d(x, w), 4), v))
+    made = plan.compile(trace_module(net, x))
+    assert [info.op for info in made.steps].count("to_channels_last") == 1
+    np.testing.assert_allclose(made(x.numpy())[0], net(x).numpy(), rtol=1e-4, atol=1e-4)

@@ -69,22 +69,61 @@ void turn_few(std::byte* to, const std::byte* from, std::int64_t cols, std::int6
         }
 }
 
-// The first columns of a matrix with fewer rows than a tile, to columns that follow each other without gaps;
-// returns how many. A column is written as a whole vector, whose rest the columns behind it overwrite.
-template <class T>
-std::int64_t turn_flat(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t cols,
-                       std::int64_t from_step) {
-    constexpr std::int64_t size = sizeof(T), n = kTile<T>, vector = n * size;
+#if defined(MGE_X86)
+// A matrix of at most `Rows` rows, a power of 2 and no more than a tile has, and at least a tile's columns,
+// to columns that follow each other without gaps. Rows that are missing are zeros, which the next column
+// overwrites.
+template <class T, int Rows>
+void turn_woven(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t cols,
+                std::int64_t from_step) {
+    constexpr std::int64_t size = sizeof(T), n = kTile<T>, padded = Rows * size;
     const std::int64_t column = rows * size;
-    std::byte square[n * vector] = {};
-    std::int64_t c = 0;
-    for (; c + n <= cols && (c + n - 1) * column + vector <= cols * column; c += n) {
+    for (std::int64_t i = 0; i < cols; i += n) {
+        const std::int64_t c = std::min(i, cols - n);
+        __m128i a[Rows] = {}, b[Rows];
         for (std::int64_t r = 0; r < rows; ++r)
-            std::memcpy(square + r * vector, from + r * from_step + c * size, vector);
-        turn_tile<T>(to + c * column, square, column, vector);
+            a[r] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + r * from_step + c * size));
+        for (int left = Rows; left > 1; left /= 2) {
+            for (int r = 0; r < Rows / 2; ++r) {
+                b[2 * r] = woven<T>(a[r], a[r + Rows / 2], false);
+                b[2 * r + 1] = woven<T>(a[r], a[r + Rows / 2], true);
+            }
+            std::copy_n(b, Rows, a);
+        }
+        std::byte* const out = to + c * column;
+        if (rows == Rows) {
+            std::memcpy(out, a, sizeof a);
+            continue;
+        }
+        const auto* const columns = reinterpret_cast<const std::byte*>(a);
+        const std::int64_t room =
+            (cols - c) * column - padded;  // behind the first column, less what is written
+        for (std::int64_t k = 0; k < n; ++k) {
+            if (k * column <= room)
+                std::memcpy(out + k * column, columns + k * padded, static_cast<std::size_t>(padded));
+            else
+                for (std::int64_t at = 0; at < column; ++at) out[k * column + at] = columns[k * padded + at];
+        }
     }
-    return c;
 }
+
+// The same for any number of rows that is smaller than a tile's.
+template <class T, int Rows = 2>
+void turn_flat(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t cols,
+               std::int64_t from_step) {
+    if constexpr (Rows < kTile<T>) {
+        if (rows > Rows) return turn_flat<T, 2 * Rows>(to, from, rows, cols, from_step);
+    }
+    turn_woven<T, Rows>(to, from, rows, cols, from_step);
+}
+#else
+template <class T>
+void turn_flat(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t cols,
+               std::int64_t from_step) {
+    for (std::int64_t r = 0; r < rows; ++r)
+        turn_few<T, 1>(to + r * sizeof(T), from + r * from_step, cols, rows * sizeof(T), from_step);
+}
+#endif
 
 // The first rows of a matrix with fewer columns than a tile, whose rows follow each other without gaps;
 // returns how many. A row is read as a whole vector, with the rows behind it.
@@ -110,10 +149,9 @@ void turn(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t 
     constexpr std::int64_t size = sizeof(T), n = kTile<T>;
     if (rows < n || cols < n) {
         const std::int64_t few = std::min(rows, cols);
-        if (few > 1 && 4 * few >= n && rows < n && to_step == rows * size) {
-            const std::int64_t done = turn_flat<T>(to, from, rows, cols, from_step);
-            to += done * to_step, from += done * size, cols -= done;
-        } else if (few > 1 && 4 * few >= n && cols < n && from_step == cols * size) {
+        if (rows > 1 && rows < n && cols >= n && to_step == rows * size)
+            return turn_flat<T>(to, from, rows, cols, from_step);
+        if (few > 1 && 4 * few >= n && cols < n && from_step == cols * size) {
             const std::int64_t done = turn_narrow<T>(to, from, rows, cols, to_step);
             to += done * size, from += done * from_step, rows -= done;
         }
