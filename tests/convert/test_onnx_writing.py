@@ -194,3 +194,14 @@ def test_a_network_larger_than_the_format_is_refused(monkeypatch, tmp_path):
     with pytest.raises(GraphError, match=r"the constants up to '.*' need 256 bytes; one .onnx file holds at most 255"):
         export(net, path)
     assert path.read_bytes() == old
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "prod"])
+@pytest.mark.parametrize(("shape", "axis"), [((2, 3), ()), ((), None)])
+def test_a_reduction_of_no_axes_is_written(op, opset, shape, axis):
+    """ONNX takes an empty list for all axes; a scalar has none."""
+    x = numbers(*shape) if shape else np.array(3, np.float32)
+    graph = graph_of(op, [x], {"axis": axis, "keepdims": False})
+    (made,) = answers(session_of(to_model(graph, opset=opset)), [x])
+    np.testing.assert_array_equal(made, x)

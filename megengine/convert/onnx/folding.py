@@ -1,14 +1,20 @@
 """Nodes whose inputs are all known are computed while importing: shape arithmetic, stored weights in pieces."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megengine.convert.onnx.context import OnnxNode
+from megengine.convert.onnx.operators import is_computed, made_of
 from megengine.convert.onnx.reading import array_of, dense
 from megengine.core.errors import FileFormatError
 from megengine.core.text import counted
+from megengine.traced_module import InternalGraph
+from megengine.traced_module.editing.expressions import set_outputs
+from megengine.traced_module.ir.node import TensorNode
 
 if TYPE_CHECKING:
     import onnx
@@ -38,11 +44,15 @@ def constant_of(node: "onnx.NodeProto", folder: Path | None) -> np.ndarray:
     raise FileFormatError(f"Constant node {node.name!r}: expected a number value")
 
 
-def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) -> list[np.ndarray] | None:
-    """Outputs of a node with constant inputs, or None. Raises FileFormatError if they would be too large."""
-    import onnx
-    from onnx.reference import ReferenceEvaluator
+def fold(node: "onnx.NodeProto", read: OnnxNode) -> list[np.ndarray] | None:
+    """Outputs of a node whose inputs are all known, or None. Raises FileFormatError if they would be too large.
 
+    They are what the rule of the operator gives, as at run time: the evaluator of the onnx package, which knows more
+    operators and data types, is wrong for some windows, norms, recurrent cells and old opsets.
+    """
+    import onnx
+
+    inputs = [None if value is None else np.asarray(value) for value in read.inputs]
     runs_graphs = any(attribute.HasField("g") for attribute in node.attribute)
     if node.domain not in ("", "ai.onnx") or node.op_type.startswith(("Random", *KEPT)) or runs_graphs:
         return None
@@ -53,11 +63,35 @@ def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) ->
         [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in present],
         [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name],
     )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", read.opset)])
     _check_growth(node, inputs)
     _check_size(model, present)
+    return _by_rule(read) or _by_reference(model, present)
+
+
+def _by_rule(node: OnnxNode) -> list[np.ndarray] | None:
+    """What the rule of the operator computes; None without one that takes these values."""
+    if not is_computed(node.op_type):
+        return None
+    graph = InternalGraph(name="fold")
+    apart = replace(node, graph=graph, constants={}, keep={}, names={})
     try:
-        made = ReferenceEvaluator(model).run(None, present)
+        made = made_of(apart)
+        values = [apart.stored(value) for value in (made if isinstance(made, tuple) else (made,))]
+        if not all(isinstance(value, (np.ndarray, TensorNode)) for value in values):  # sequences
+            return None
+        set_outputs(graph, [apart.as_node(value) for value in values])
+        return [value.numpy() for value in graph.interpret()]
+    except Exception:  # the evaluator may know more, and what is wrong with the node is said when it is made
+        return None
+
+
+def _by_reference(model: "onnx.ModelProto", inputs: dict[str, np.ndarray]) -> list[np.ndarray] | None:
+    """What the evaluator of the onnx package computes."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        made = ReferenceEvaluator(model).run(None, inputs)
     except Exception:  # whatever is wrong with the node, the rule of its operator says it better
         return None
     if any(value is None or isinstance(value, list) for value in made):  # sequences and optional values have rules

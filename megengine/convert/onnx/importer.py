@@ -393,7 +393,7 @@ class _Importer:
                 return made if isinstance(made, (list, tuple)) else (made,)
             known = [value for value in inputs if value is None or isinstance(value, np.ndarray)]
             is_open = any(map(is_open_array, known))
-            if len(known) == len(inputs) and not is_open and (folded := fold(node, known, opset)) is not None:
+            if len(known) == len(inputs) and not is_open and (folded := fold(node, onnx_node)) is not None:
                 return folded
             if len(known) == len(inputs) and is_open and (folded := fold_open(onnx_node)) is not None:
                 return folded

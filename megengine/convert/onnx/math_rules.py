@@ -67,11 +67,13 @@ def prelu(node: OnnxNode, x: Value, slope: Value) -> Value:
     return node.apply("add", node.apply("relu", x), negative)
 
 
-@rule("Elu")
+@rule("Elu", "Celu")
 def elu(node: OnnxNode, x: Value) -> Value:
-    """max(x, 0) + alpha * (exp(min(x, 0)) - 1)."""
-    tail = node.apply("sub", node.apply("exp", node.apply("minimum", x, 0.0)), 1.0)
-    return node.apply("add", node.apply("relu", x), node.apply("mul", tail, float(node.attr("alpha", 1.0))))
+    """max(x, 0) + alpha * (exp(min(x, 0)) - 1), with min(x, 0) / alpha for Celu."""
+    low, alpha = node.apply("minimum", x, 0.0), float(node.attr("alpha", 1.0))
+    low = node.apply("div", low, alpha) if node.op_type == "Celu" and alpha != 1.0 else low
+    tail = node.apply("sub", node.apply("exp", low), 1.0)
+    return node.apply("add", node.apply("relu", x), node.apply("mul", tail, alpha))
 
 
 @rule("Add", "Div")

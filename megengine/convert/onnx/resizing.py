@@ -79,7 +79,7 @@ def _crop(i: Any, a: Axis) -> Any:
 PLACES: dict[str, Callable[[Any, Axis], Any]] = {  # of each element in the old axis, as Resize defines it
     "half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5,
     "half_pixel_symmetric": lambda i, a: a.old / 2 * (1 - a.new / a.exact) + (i + 0.5) / a.scale - 0.5,
-    "pytorch_half_pixel": lambda i, a: (i + 0.5) / a.scale * _least(a.new - 1, 1) - 0.5,
+    "pytorch_half_pixel": lambda i, a: ((i + 0.5) / a.scale - 0.5) * _least(a.new - 1, 1),
     "align_corners": _align_corners,
     "asymmetric": lambda i, a: i / a.scale,
     "tf_crop_and_resize": _crop,

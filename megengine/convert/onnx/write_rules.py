@@ -120,6 +120,9 @@ def reduce(w: Writer, expr: Apply) -> None:
     axes, keep = expr.attrs["axis"], bool(expr.attrs["keepdims"])
     rank = len(expr.inputs[0].shape)
     axes = list(range(rank)) if axes is None else [a % rank for a in ((axes,) if isinstance(axes, int) else axes)]
+    if not axes:  # ONNX takes an empty list for all axes
+        w.emit("Identity", expr)
+        return
     is_pool = rank == 4 and sorted(axes) == [2, 3] and expr.inputs[0].dtype != np.float64
     if expr.op == "mean" and is_pool:
         if keep:
