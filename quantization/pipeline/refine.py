@@ -10,6 +10,7 @@ import numpy as np
 from megengine.core.errors import MegEngineError
 from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.bias import mean_error
+from megengine.quantization.pipeline.calibrate import input_axis
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.freeze import Frozen, in_steps
 from megengine.quantization.pipeline.gptq import gptq, takes
@@ -125,14 +126,19 @@ def rounded_together(
 def bias_corrected(
     graph: InternalGraph, annotation: Annotation, frozen: Frozen, stats: dict[str, TensorStatistics]
 ) -> Frozen:
-    """Biases without the mean error that rounding leaves."""
+    """Biases without the mean error that rounding leaves.
+
+    An input has means along one axis; a layer that sums along another one, as a product along W of what a convolution
+    reads too, is left as it is.
+    """
     ops, biases = _ops(graph), dict(frozen.biases)
     for name, (owner, at) in annotation.biases.items():
         layer, edge, operands = ops[name], ops[name].inputs[0].name, ops[owner].inputs
-        if edge not in stats or not stats[edge].means.count:
+        seen = stats.get(edge)
+        if seen is None or not seen.means.count or seen.channel_axis != input_axis(layer):
             continue
         data, bias = frozen.edges.get(edge), operands[at].expr.value.numpy() if at < len(operands) else np.float32(0)
-        error = mean_error(layer, stats[edge], data, frozen.weights[name])
+        error = mean_error(layer, seen, data, frozen.weights[name])
         corrected = (bias.astype(np.float64) + error).astype(np.float32)
         biases[owner, at] = in_steps(corrected, layer, data, frozen.weights[name])
     return replace(frozen, biases=biases)

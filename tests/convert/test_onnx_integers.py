@@ -78,7 +78,7 @@ def test_a_network_in_integer_operators_gives_the_integer_networks_values(net, p
 
 
 @pytest.mark.parametrize("weights", ["per_tensor", "per_channel"])
-@pytest.mark.parametrize("name", ["pool", "average", "border", "products", "table", "total", "choice"])
+@pytest.mark.parametrize("name", ["pool", "average", "border", "products", "table", "total", "choice", "largest"])
 def test_values_of_16_bits(name, weights):
     """Products of them are sums of products of their halves; what moves them may have no int16."""
     b = Builder()
@@ -91,6 +91,7 @@ def test_values_of_16_bits(name, weights):
         "products": lambda: b.op("matmul", x, b.conv(x, 4, 1, label="right"), transpose_a=True, transpose_b=False),
         "table": lambda: b.conv(b.op("sigmoid", b.conv(x, 4, 1)), 4, 1, label="last"),
         "total": lambda: b.op("sum", b.conv(x, 4, 1), axis=(2, 3), keepdims=False),
+        "largest": lambda: b.conv(b.op("max", x, axis=(1,), keepdims=True), 4, 1, label="last"),
         "choice": lambda: b.conv(b.op("where", mask, x, b.conv(x, 4, 1)), 4, 1, label="last"),
     }
     mask = b.g.constant(np.arange(4).reshape(1, 4, 1, 1) % 2 > 0)

@@ -128,3 +128,14 @@ def test_a_total_over_pictures_that_ends_a_network_is_not_rounded(name, keepdims
     y = b.op(name, b.conv(b.relu(b.conv(b.x, 6)), 4, 1), axis=(2, 3), keepdims=keepdims, label="total")
     model = checked(b, b.done(y), least=25, config=QuantConfig(precision=precision))
     assert ops(model.integer_graph)[-1] == ("qconv2d" if keepdims else "reshape")
+
+
+@pytest.mark.parametrize("layers", [("conv", "rows"), ("rows", "conv")])
+def test_a_value_whose_readers_sum_along_different_axes(layers):
+    """A convolution and a product along W: the means of the value are known along one axis alone."""
+    b = Builder((2, 3, 8, 8))
+    made = {
+        "conv": lambda: b.conv(b.x, 4, label="conv"),
+        "rows": lambda: b.op("matmul", b.x, b.constant((8, 6)), transpose_a=False, transpose_b=False, label="rows"),
+    }
+    checked(b, b.done(*(made[name]() for name in layers)), least=30)

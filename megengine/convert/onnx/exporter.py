@@ -189,7 +189,10 @@ def _write_expr(w: Writer, expr: Apply) -> None:
 
 
 # operator -> its inputs of int16, which the standard (MaxPool) or ONNX Runtime (others) lacks; float32 holds them
-_WITHOUT_INT16 = {"MaxPool": (0,), "Pad": (0, 2), "Where": (1, 2), "Max": (0, 1), "Min": (0, 1)}
+_WITHOUT_INT16 = {
+    **{"MaxPool": (0,), "Pad": (0, 2), "Where": (1, 2), "Max": (0, 1), "Min": (0, 1)},
+    **{"ReduceMax": (0,), "ReduceMin": (0,)},
+}
 
 
 def _take_floats(w: Writer, first: int, expr: Apply) -> None:
