@@ -145,6 +145,12 @@ def quantized_nodes():
         {**own, "w": w, "v": scales, "n": np.int8(0), "t": HALF, "u": Z, "b": b},
         {"pads": [1] * 4},
     )
+    behind, last = {"x": ("u1", (1, 6, 6, 4))}, {"domain": "com.microsoft", "channels_last": 1}
+    layer = {**own, "w": w, "v": scales, "n": np.int8(0), "t": HALF, "u": Z, "b": b}
+    yield "QLinearConv", behind, layer, {"pads": [1, 0, 2, 1], "strides": [2, 1], **last}
+    for op, attrs in (("GlobalAveragePool", {}), ("AveragePool", {"kernel_shape": [2, 3]})):
+        yield f"QLinear{op}", behind, {**own, **result}, {**attrs, **last}
+    yield "NhwcMaxPool", behind, {}, {"kernel_shape": [3, 2], "strides": [2, 2], "domain": "com.microsoft"}
     matrix = rng.integers(0, 255, (4, 5)).astype("u1")
     yield "QLinearMatMul", {"x": ("u1", (2, 4))}, {**own, "w": matrix, "v": S, "n": Z, **result}, {}
     other = {"w": rng.integers(0, 255, (1, 4, 1, 1)).astype("u1"), "v": np.float32(0.05), "n": np.uint8(9)}
@@ -252,10 +258,6 @@ def test_quantized_tensors_side_by_side():
     node = helper.make_node("QLinearConcat", names, ["y"], "it", domain="com.microsoft", axis=1)
     made = model([node], {"x": ("u1", (1, 3))}, stored, 17)
     near_the_runtime(made, np.array([[1, 120, 255]], "u1"))
-    node.CopyFrom(helper.make_node("QLinearGlobalAveragePool", ["x", "s", "z", "t", "u"], ["y"], "it", channels_last=1))
-    node.domain = "com.microsoft"
-    with pytest.raises(FileFormatError, match="channels_last=1 is not supported; expected"):
-        load_graph(model([node], {"x": ("u1", (1, 4, 4, 3))}, stored, 17).SerializeToString())
 
 
 def test_scales_computed_for_each_call():

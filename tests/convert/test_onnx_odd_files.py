@@ -50,7 +50,19 @@ def branches():
     return node("If", "flag", "y", then_branch=inner, else_branch=inner)
 
 
+def stored_in_a_body():
+    """A loop as ONNX Runtime saves it: a tensor of the body is an input of it, too."""
+    i, flag, x, w = (helper.make_tensor_value_info(n, k, s) for n, k, s in BODY)
+    nodes = [node("Add", "v w", "z"), node("Identity", "c", "d")]
+    ends = [helper.make_tensor_value_info("d", TensorProto.BOOL, []), helper.make_tensor_value_info("z", 1, [2, 3])]
+    body = helper.make_graph(nodes, "inner", [i, flag, x, w], ends, [stored("w", np.float32([1, 2, 3]))])
+    return node("Loop", "rounds flag x", "y", body=body)
+
+
+FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
+BODY = [("i", INT64, []), ("c", BOOL, []), ("v", FLOAT, [2, 3]), ("w", FLOAT, [3])]
 FILES = {
+    "a stored input of a body": model([stored_in_a_body()], [stored("rounds", np.int64(2)), stored("flag", True)]),
     "an attribute of a function by its default": model([node("Slope", "x", "y", domain="own")], functions=[leaky()]),
     "in a function": model([node("Twice", "x", "y", domain="own")], functions=[twice(), leaky()]),
     "in a branch": model([branches()], [stored("flag", True)], functions=[leaky()]),

@@ -50,11 +50,13 @@ def added_by_round(name: str, value: Any) -> Any:
 
 
 def inputs_of(graph: onnx.GraphProto, count: int) -> Sequence[onnx.ValueInfoProto]:
-    """The inputs of a graph that a node runs, which gives it so many values."""
-    if len(graph.input) != count:
-        took = counted(len(graph.input), "input")
+    """The inputs of a graph that a node runs, which gives it so many values; ONNX Runtime lists stored ones behind."""
+    stored = {item.name for item in graph.initializer}
+    inputs = [item for place, item in enumerate(graph.input) if place < count or item.name not in stored]
+    if len(inputs) != count:
+        took = counted(len(inputs), "input")
         raise FileFormatError(f"the graph {graph.name!r} has {took} for {counted(count, 'value')}; the file is damaged")
-    return graph.input
+    return inputs
 
 
 def _axes(node: Any) -> set[str]:

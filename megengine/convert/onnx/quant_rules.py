@@ -1,5 +1,7 @@
 """Import rules of quantization: tensors that hold their scale where it is constant, arithmetic where it is not."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -7,6 +9,7 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
+from megengine.convert.onnx.nn_rules import max_pool
 from megengine.convert.onnx.operators import like
 from megengine.convert.onnx.reading import data_type_name
 from megengine.core.dtype import QuantizedDType, quantized, storage_of
@@ -212,10 +215,24 @@ def _result(node: OnnxNode, y: Value, place: int) -> Value:
 def qlinear(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     """An operator of quantized tensors, by the one of floats."""
     if node.attr("channels_last", 0):
-        raise node.fail("channels_last=1 is not supported; expected [N, C, ...]")
+        return _channels_last(node, qlinear, first, *inputs)
     op_type, axes = QLINEAR[node.op_type]
     operands = [_operand(node, 3 * k, axis) for k, axis in enumerate(axes)]
     return _result(node, like(node, op_type, *operands), 3 * len(axes))
+
+
+def _channels_last(node: OnnxNode, function: Callable[..., Value], x: Value, *inputs: Value | None) -> Value:
+    """What the rule of [N, C, ...] makes of [N, ..., C], the form of ONNX Runtime's optimiser."""
+    rank = len(x.shape)
+    x = node.apply("transpose", x, perm=(0, rank - 1, *range(1, rank - 1)))
+    moved = replace(node, inputs=[x, *inputs], attrs={**node.attrs, "channels_last": 0})
+    return node.apply("transpose", function(moved, x, *inputs), perm=(0, *range(2, rank), 1))
+
+
+@rule("com.microsoft::NhwcMaxPool", quantized=True)
+def nhwc_max_pool(node: OnnxNode, x: Value) -> Value:
+    """Maximum pooling of [N, ..., C]."""
+    return _channels_last(node, lambda moved, x: max_pool(moved, x)[0], x)
 
 
 @rule("com.microsoft::QLinearConcat", quantized=True)
@@ -230,9 +247,11 @@ def qlinear_where(node: OnnxNode, condition: Value, first: Value, *inputs: Value
     return _result(node, like(node, "Where", condition, _operand(node, 1, None), _operand(node, 4, None)), 7)
 
 
-@rule("QLinearConv", quantized=True)
+@rule("QLinearConv", "com.microsoft::QLinearConv", quantized=True)
 def qlinear_conv(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     """A convolution of quantized tensors; the bias counts in units of both scales."""
+    if node.attr("channels_last", 0):
+        return _channels_last(node, qlinear_conv, first, *inputs)
     bias = _bias(node, 8)
     return _result(node, like(node, "Conv", _operand(node, 0, None), _operand(node, 3, 0), bias), 6)
 
