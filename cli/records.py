@@ -129,7 +129,8 @@ def from_metadata(metadata: Mapping[str, str], name: str) -> dict[str, Any]:
     """The record that the model `name` stores. Raises FileFormatError if it has none, or a damaged one."""
     if METADATA not in metadata:
         raise FileFormatError(
-            f"model {name!r}: stores no record of its making; only files that this command wrote can be repeated"
+            f"model {name!r}: stores no record of its making, as files that this command quantized do; quantize the "
+            "float network first: mge-quantize ptq NETWORK --data DATA -o q.mgt"
         )
     try:
         record = json.loads(metadata[METADATA])

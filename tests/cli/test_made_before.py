@@ -107,7 +107,10 @@ def test_functions_that_give_another_network_each_time_are_told(call, folder):
         ("export q.mgt -o n.mgt --form qdq", "expected .onnx"),
         ("export q.mgt -o n.mgt --opset 17", "--opset: holds for .onnx files"),
         ("export q.mgt -o n.onnx --data x.npy", "--data: only --form qdq reads them"),
-        ("export net.onnx -o n.onnx --form qdq", "stores no record of its making"),
+        (
+            "export net.onnx -o n.onnx --form qdq",
+            "quantize the float network first: mge-quantize ptq",
+        ),
         ("export trained.mgt -o n.onnx --form qdq", "qat made 'trained.mgt', and only ptq writes pairs"),
         ("export net.onnx -o net.onnx", "would replace 'net.onnx'"),
         ("export q.mgt -o n.onnx --opset 99", "opset 99; expected 13 to"),
