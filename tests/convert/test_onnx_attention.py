@@ -85,3 +85,37 @@ def test_what_is_refused_of_attention():
         load(_model("Attention", [X[0], ("w", F4, [8, 27]), ("c", F4, [27])], 1, {}))
     with pytest.raises(FileFormatError, match="a table or the scale is missing"):
         load(_model("EmbedLayerNormalization", [*IDS, TABLES[0], NONE], 1, {}))
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("start", [[3], None])
+@pytest.mark.parametrize(("shape", "attrs"), [((2, 5, 16), {}), ((2, 4, 5, 6), {"rotary_embedding_dim": 4})])
+def test_rotary_embedding_is_that_of_the_runtime(shape, attrs, start, interleaved):
+    rng = np.random.default_rng(1)
+    count = attrs.get("rotary_embedding_dim", 8)
+    places = np.asarray(rng.integers(0, 9, (2, 5)) if start is None else start)
+    angles = rng.uniform(0, 6, (9, count // 2))
+    attrs = {**attrs, "interleaved": interleaved, **({"num_heads": shape[1]} if attrs else {})}
+    values = {"x": rng.normal(0, 1, shape), "p": places, "cos": np.cos(angles), "sin": np.sin(angles)}
+    values = {n: v.astype(np.int64 if n == "p" else np.float32) for n, v in values.items()}
+    node = helper.make_node("RotaryEmbedding", [*values], ["y"], "turn", domain="com.microsoft", **attrs)
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in values.items()
+    ]
+    graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info("y", F4, None)])
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    made = helper.make_model(graph, opset_imports=sets, ir_version=8)
+    (wanted,) = session_of(made).run(None, values)
+    np.testing.assert_allclose(load(made)(*values.values()).numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_rotary_embedding_of_packed_rows_is_refused():
+    node = helper.make_node("RotaryEmbedding", [*"xpcs"], ["y"], "turn", domain="com.microsoft", is_packed_batching=1)
+    infos = [helper.make_tensor_value_info(n, F4 if n != "p" else I4, s) for n, s in PACKED.items()]
+    graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info("y", F4, None)])
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    with pytest.raises(FileFormatError, match="'turn': is_packed_batching=1 is not supported; expected"):
+        load(helper.make_model(graph, opset_imports=sets, ir_version=8))
+
+
+PACKED = {"x": [2, 5, 8], "p": [2, 5], "c": [9, 4], "s": [9, 4]}

@@ -56,6 +56,43 @@ def attention(node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None, *more: 
     return _attended(node, query, key, value, mask, added), present
 
 
+@composition("com.microsoft::RotaryEmbedding")
+def turned(node: OnnxNode, x: Tensor, places: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Pairs of the first channels of each head, turned by the angles of their places; a place alone is the first one.
+
+    X is [N, T, heads * channels] or [N, heads, T, channels]; a pair is two neighbours (interleaved), or one channel of
+    each half.
+    """
+    if node.attr("is_packed_batching", 0):
+        raise node.fail("is_packed_batching=1 is not supported; expected [N, T, channels] or [N, heads, T, channels]")
+    count, heads = 2 * cosines.shape[1], int(node.attr("num_heads", 0))
+    if x.ndim == 3:
+        width = x.shape[2] // heads if heads else count
+        rows = F.reshape(x, (*x.shape[:2], x.shape[2] // width, width))
+    else:
+        rows = F.transpose(x, (0, 2, 1, 3))
+    if places.ndim == 1:
+        places = F.expand_dims(places + counting(rows.shape[1]).astype(places.dtype), 0)
+    cosine, sine = (F.expand_dims(_rows(table, places), 2) for table in (cosines, sines))
+    half, first = count // 2, _part(rows, 0, count)
+    interleaved = bool(node.attr("interleaved", 0))
+    if interleaved:
+        pairs = F.reshape(first, (*first.shape[:3], half, 2))
+        a, b = (F.reshape(_part(pairs, k, k + 1), (*first.shape[:3], half)) for k in (0, 1))
+    else:
+        a, b = _part(first, 0, half), _part(first, half, count)
+    made = [a * cosine - b * sine, a * sine + b * cosine]
+    y = F.reshape(F.stack(made, -1), first.shape) if interleaved else F.concat(made, -1)
+    y = y if count == rows.shape[3] else F.concat([y, _part(rows, count, rows.shape[3])], -1)
+    return F.reshape(y, x.shape) if x.ndim == 3 else F.transpose(y, (0, 2, 1, 3))
+
+
+def _part(x: Tensor, begin: int, end: int) -> Tensor:
+    """Places of the last axis."""
+    before = (None,) * (x.ndim - 1)
+    return apply("slice", x, starts=(*before, begin), stops=(*before, end), steps=(1,) * x.ndim)
+
+
 def _behind(past: Tensor, place: int, new: Tensor) -> Tensor:
     old = apply("slice", past, starts=(place,) + (None,) * 4, stops=(place + 1,) + (None,) * 4, steps=(1,) * 5)
     return F.concat([F.reshape(old, past.shape[1:]), new], axis=2)
