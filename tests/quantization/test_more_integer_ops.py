@@ -139,3 +139,10 @@ def test_a_value_whose_readers_sum_along_different_axes(layers):
         "rows": lambda: b.op("matmul", b.x, b.constant((8, 6)), transpose_a=False, transpose_b=False, label="rows"),
     }
     checked(b, b.done(*(made[name]() for name in layers)), least=30)
+
+
+def test_a_small_factor_before_a_border_leaves_the_integers_that_there_are():
+    """1e-4 * x + 3 is 1e-4 * (x + 30000), of which all other channels would have a step of hundreds: 0 dB."""
+    b = Builder((2, 3, 8, 8))
+    factors, added = (b.g.constant(np.float32(v).reshape(3, 1, 1)) for v in ([1, 1e-4, 2], [3, 3, 2]))
+    checked(b, b.done(b.conv(b.op("add", b.op("mul", b.x, factors), added), 4)), least=35)

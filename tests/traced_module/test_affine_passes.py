@@ -115,6 +115,9 @@ KEPT = {
     "an output": lambda x: (lambda y: [y + 1, y])(conv(x, W)),
     "a constant that differs by place": lambda x: conv(x, W) * cast(drawn(1, 1, 7, 6)),
     "a shift at a border of zeros": lambda x: conv(x + 1, W, padding=1),
+    "a shift that grows without its scale": lambda x: conv(
+        x * cast(np.geomspace(1e-4, 1, 4)[:, None, None]) + 3, W, padding=1
+    ),
     "a constant that broadens": lambda x: conv(x[:1], W) * cast(drawn(2, 1, 1, 1)),
     "a factor of nothing": lambda x: conv(x, W) * 0,
     "rounding on purpose": lambda x: conv(x, W) + 2.0**23 - 2.0**23,

@@ -28,6 +28,7 @@ from megengine.traced_module.passes.folding import affine_layer
 from megengine.traced_module.passes.layer_uses import only_user, take_names
 
 _NAME = "fold_affine"
+_MOST_GROWN = 4  # times that a shift may grow where the scale behind it is taken away
 
 
 def _form_along(expr: Expr, axis: int) -> Form | None:
@@ -134,8 +135,21 @@ def _worth_it(layer: Apply, forms: list[Form], side: str) -> bool:
         return len(forms) > shifts or joins
     if side == "in" and not _sees_values_only(layer):
         # a batch norm is a layer of its own for integers
-        return len(forms) > shifts and not any(f.kind == NORM for f in forms)
+        return len(forms) > shifts and not any(f.kind == NORM for f in forms) and not (shifts and _grows(layer, forms))
     return True
+
+
+def _grows(layer: Apply, forms: list[Form]) -> bool:
+    """True if the shift in front of the scale is large beside the one behind it, as some scales are small.
+
+    The values between would have few integers, or lose bits: 1e-4 * x + 3 is 1e-4 * (x + 30000).
+    """
+    spec, axis = forms[0].x.spec, _channel_axis(layer, forms[0].x)
+    scale_and_shift = composed(_recipe(forms), spec.ndim, axis, spec.shape[axis])
+    assert scale_and_shift is not None
+    scale, shift = map(np.abs, scale_and_shift)
+    most = _MOST_GROWN * max(scale.max(), shift.max())
+    return bool(np.any(shift * scale.max() > most * scale))
 
 
 def fold_affine(graph: InternalGraph) -> bool:
