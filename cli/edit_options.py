@@ -13,6 +13,7 @@ from megengine.core.errors import GraphError, MegEngineError, OptionError, liste
 from megengine.core.text import counted
 from megengine.traced_module import TracedModule
 from megengine.traced_module.editing.edit_log import EditLog
+from megengine.traced_module.editing.excluding import exclude
 from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.editing.extracting import drop_unused_inputs, extract
 from megengine.traced_module.editing.parts import set_attribute
@@ -162,6 +163,12 @@ def add_input(session: Session, text: str) -> None:
     session.graph.add_input_node(shape, dtype or "float32", name)
 
 
+def leave_in_float(session: Session, name: str) -> None:
+    """Let quantization leave a call in float, all of it if it calls a submodule."""
+    node = session.tensor(name)
+    exclude(node.graph, [node])
+
+
 def keep(session: Session, names: Sequence[str]) -> None:
     """Cut the model: it returns this node. Repeat for several."""
     _set_outputs(session, [session.value(name) for name in names], "keep")
@@ -251,6 +258,7 @@ EDIT_OPTIONS = (
     EditOption(("--replace-module",), "LAYER=FILE.py:FUNCTION", replace_module),
     EditOption(("--add-module",), "NAME=FILE.py:FUNCTION", add_module),
     EditOption(("--delete",), "NODE", delete),
+    EditOption(("--exclude",), "NODE", leave_in_float),
     EditOption(("--keep",), "NODE", keep, together=True),
     EditOption(("--extract",), "IN,...:OUT,...", cut),
     EditOption(("--add-input",), "NAME=SHAPE[:DTYPE]", add_input),

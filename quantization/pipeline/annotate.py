@@ -28,7 +28,7 @@ from megengine.quantization.pipeline.match import (
     why_places_float,
 )
 from megengine.quantization.pipeline.roots import REASON, around_roots
-from megengine.quantization.pipeline.selection import INPUT, layers_of, precisions, select
+from megengine.quantization.pipeline.selection import INPUT, Precision, layers_of, precisions, select
 from megengine.quantization.pipeline.sequences import weights_of, why_float
 from megengine.quantization.pipeline.size_values import reader_of_table, size_values
 from megengine.quantization.pipeline.spec import (
@@ -48,6 +48,7 @@ from megengine.quantization.ranges import RangeMethod, TensorStatistics, activat
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.provenance import FLOAT
 from megengine.traced_module.passes import constant_value
 from megengine.traced_module.passes.linear import bias_place
 
@@ -96,6 +97,8 @@ class _Annotator:
         layers, config = layers_of(self.graph), self.config
         self.result.replaced = {name: layer.name for layer in layers for name in layer.names}
         self.result.precision = precisions(config.general, config.layer_rules, config.exclude, layers)
+        excluded = Precision("float", reason="excluded in the model")
+        self.result.precision |= {e.outputs[0].name: excluded for e in self.exprs if e.meta.get(FLOAT)}
         included = select(config.include, [layer for layer in layers if layer.op != INPUT], "include")
         for expr in self.exprs:
             if id(expr) in self.members:

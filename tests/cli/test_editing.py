@@ -125,6 +125,7 @@ CASES = [
     (("--replace", "relu_out=F.relu6(conv_out)"), lambda f: sigmoid(0.5 * sigmoid(np.minimum(f, 6))) / 2),
     (("--keep", "relu_out", "--keep", "conv_out"), None),
     (("--keep", "relu_out"), lambda f: f),
+    (("--exclude", "conv_out", "--keep", "relu_out"), lambda f: f),
     (("--add-output", "relu_out"), lambda f: [sigmoid(0.5 * sigmoid(f)) / 2, f]),
     (("--add-output", "relu_out", "--drop-output", "half_out"), lambda f: f),
     (("--keep", "relu_out", "--insert", "relu_out=F.softmax(_, axis=1)", "--set", "softmax_out:axis=3"), lambda f: (

@@ -88,6 +88,8 @@ def _sentence(edit: Edit, used: list[_Value]) -> str:
         return f"{edit['expr']} gives {', '.join(str(item['name']) for item in edit['outputs'])}"
     if do == "rename":
         return f"{edit['node']} is now called {edit['new']}"
+    if do == "meta":
+        return f"{edit['expr']} is left in float" if edit["meta"].get("float") is True else ""
     if do == "setting":
         return f"{edit['name']} of {edit['node']} is {json.dumps(edit['value'])}"
     if do in ("inputs", "outputs") and edit["was"] != edit["nodes"]:

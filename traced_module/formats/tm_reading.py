@@ -38,14 +38,14 @@ from megengine.traced_module.formats.checks import (
     tensor_nodes,
 )
 from megengine.traced_module.formats.module_writing import texts
-from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, METADATA, ORIGINS, POINTS
+from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, FLOATS, METADATA, ORIGINS, POINTS
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.functions import Arguments, function_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import link, share_history
-from megengine.traced_module.ir.provenance import from_plain
+from megengine.traced_module.ir.provenance import FLOAT, from_plain
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static
 
@@ -235,6 +235,7 @@ class _Reader:
         self.nodes |= nodes
         graph._outputs = tensor_nodes([nodes[id(n)] for n in state["_outputs"]], graph)
         self.origins(graph, state.get(ORIGINS, {}))
+        self.floats(graph, state.get(FLOATS, []))
         self.metadata(graph, state.get(METADATA, {}))
         check_called(graph)
         self.graphs.append(graph)
@@ -247,6 +248,15 @@ class _Reader:
         for expr in graph.exprs(recursive=False):
             if expr.id in noted:
                 expr.meta.update(from_plain(noted[expr.id]))
+
+    def floats(self, graph: InternalGraph, noted: Any) -> None:
+        if not isinstance(noted, list) or not all(isinstance(ident, int) for ident in noted):
+            raise FileFormatError(f"what {graph.name!r} leaves in float is {brief(noted)}; expected a list of ids")
+        self.spend(len(noted))
+        ids = set(noted)
+        for expr in graph.exprs(recursive=False):
+            if expr.id in ids:
+                expr.meta[FLOAT] = True
 
     def metadata(self, graph: InternalGraph, stored: Any) -> None:
         if not isinstance(stored, dict):

@@ -15,6 +15,7 @@ from megengine.traced_module.ir.functions import Arguments, signature_of
 
 LONGEST_NAME = 1000  # of nodes, layers and functions in a file
 ORIGINS = "_provenance"  # of a graph: id of an expression -> its provenance; MegEngine ignores it
+FLOATS = "_left_in_float"  # of a graph: ids of expressions that quantization leaves in float; MegEngine ignores them
 METADATA = "_metadata"  # of a graph: its texts about the model; MegEngine ignores them
 POINTS = (
     "_points"  # of a module's first graph: its watch and end points; MegEngine runs no module that it read with them

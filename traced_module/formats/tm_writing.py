@@ -32,6 +32,7 @@ from megengine.traced_module.formats.tm_tensors import METHOD, makes_tensor, wit
 from megengine.traced_module.formats.tm_versions import (
     BOOKKEEPING,
     CONTAINERS,
+    FLOATS,
     LONGEST_NAME,
     METADATA,
     OPS,
@@ -43,7 +44,7 @@ from megengine.traced_module.ir.functions import Arguments, argspec_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.primitives import check_former_inputs
-from megengine.traced_module.ir.provenance import to_plain
+from megengine.traced_module.ir.provenance import FLOAT, to_plain
 from megengine.traced_module.nesting import nests
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static, is_leaf_module
@@ -286,6 +287,8 @@ class _Description:
             "_qualname": graph.qualname,
             ORIGINS: {e.id: origin for e in graph.exprs(recursive=False) if (origin := to_plain(e.meta))},
         }
+        if floats := [e.id for e in graph.exprs(recursive=False) if e.meta.get(FLOAT)]:
+            stub.state[FLOATS] = floats
         if graph.metadata:
             stub.state[METADATA] = texts(graph.metadata)
         if is_top:

@@ -3,6 +3,7 @@
 It stands in `expr.meta` under "module", "source" and "passes", and goes with the expression into copies, other graphs
 and files. Under "replaces" stand [name, op, module path] of what a pass put the expression in the place of, and
 [name, "", ""] of what it folded into it, so that the names that a user knows are found; files do not keep these.
+Under "float" stands whether quantization leaves it in float (`editing.excluding`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 from megengine.core.errors import FileFormatError, brief
 from megengine.traced_module.ir.expr import Apply, Expr, is_call_module
+
+FLOAT = "float"
 
 
 def graph_path(graph: Any) -> str:
@@ -79,6 +82,7 @@ def in_place_of(meta: Mapping[str, Any], gone: Iterable[Expr], layer: Expr | Non
 
     With a layer, these are that one and what is folded into it.
     """
+    gone = list(gone)
     parts: list[list[str]] = []
     for expr in gone:
         if isinstance(expr, Apply):
@@ -87,8 +91,13 @@ def in_place_of(meta: Mapping[str, Any], gone: Iterable[Expr], layer: Expr | Non
             if layer is not None and expr is not layer:
                 known = [[name, "", ""] for name, _, _ in known]
             parts += [part for part in known if part not in parts]
-    plain = {key: value for key, value in meta.items() if key != "replaces"}
+    plain = {key: value for key, value in left_in_float(meta, gone).items() if key != "replaces"}
     return {**plain, "replaces": parts} if parts else plain
+
+
+def left_in_float(meta: Mapping[str, Any], gone: Iterable[Expr]) -> Mapping[str, Any]:
+    """The meta of an expression in the place of others: left in float if one of them was."""
+    return {**meta, FLOAT: True} if any(expr.meta.get(FLOAT) for expr in gone) else meta
 
 
 def marked(meta: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from megengine.traced_module.ir.expr import CallMethod
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign
-from megengine.traced_module.ir.provenance import marked
+from megengine.traced_module.ir.provenance import left_in_float, marked
 from megengine.traced_module.passes.folding import folded_behind
 from megengine.traced_module.passes.layer_uses import only_user
 from megengine.traced_module.passes.norm_folding import fold_norms, is_plain, norm
@@ -37,7 +37,7 @@ def _norm_before(layer: CallMethod) -> CallMethod | None:
 def _without_norm(layer_call: CallMethod, norm_call: CallMethod) -> None:
     set_inputs(layer_call, [layer_call.inputs[0], norm_call.inputs[1]])
     layer_call.top_graph.erase(norm_call)
-    assign(layer_call.top_graph, layer_call, "meta", marked(layer_call.meta, "FuseBnConv"))
+    assign(layer_call.top_graph, layer_call, "meta", marked(left_in_float(layer_call.meta, [norm_call]), "FuseBnConv"))
 
 
 def fuse_bn_conv(graph: InternalGraph) -> bool:

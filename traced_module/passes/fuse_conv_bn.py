@@ -6,7 +6,7 @@ from megengine import module as M
 from megengine.traced_module.ir.expr import CallMethod
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.primitives import assign
-from megengine.traced_module.ir.provenance import marked
+from megengine.traced_module.ir.provenance import left_in_float, marked
 from megengine.traced_module.passes.folding import folded_layer
 from megengine.traced_module.passes.layer_uses import only_user
 from megengine.traced_module.passes.norm_folding import fold_norms, is_plain, norm
@@ -34,7 +34,7 @@ def _without_norm(layer_call: CallMethod, norm_call: CallMethod) -> None:
     graph.erase(norm_call)
     graph.erase(layer_call)
     graph.rename(result, name)
-    assign(graph, result.expr, "meta", marked(layer_call.meta, "FuseConvBn"))
+    assign(graph, result.expr, "meta", marked(left_in_float(layer_call.meta, [norm_call]), "FuseConvBn"))
 
 
 def fuse_conv_bn(graph: InternalGraph) -> bool:

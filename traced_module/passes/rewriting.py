@@ -14,7 +14,7 @@ from megengine.traced_module.ir.functions import function_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import assign, is_among, is_dead, remove_dead, unlink
-from megengine.traced_module.ir.provenance import in_place_of, marked
+from megengine.traced_module.ir.provenance import in_place_of, left_in_float, marked
 from megengine.traced_module.passes.layer_uses import Renaming, graphs_below, take_names
 from megengine.traced_module.pattern_targets import Target
 from megengine.traced_module.patterns import Match, Pattern, match
@@ -184,7 +184,8 @@ def _try(graph: InternalGraph, node: Node, rule: Rule, names: Renaming) -> bool:
             unlink(found.graph, expr)
     layer = None if found.origin is found.root else found.origin.expr
     for expr in made[known:]:
-        meta = in_place_of({**expr.meta, **found.origin.meta}, () if graph.of_calls else gone, layer)
+        kept = left_in_float({**expr.meta, **found.origin.meta}, gone)
+        meta = in_place_of(kept, () if graph.of_calls else gone, layer)
         assign(graph, expr, "meta", marked(meta, rule.name))
     names += found.names
     return True

@@ -24,7 +24,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
-from megengine.traced_module.ir.provenance import graph_path, module_path
+from megengine.traced_module.ir.provenance import FLOAT, graph_path, module_path
 from megengine.traced_module.tracing.calls import alias, untouched
 from megengine.traced_module.tracing.sized import Sized, sized_result
 
@@ -88,7 +88,7 @@ class OpRecorder(Interposer):
             *inputs,
             attrs=attrs,
             name=name,
-            meta={key: value for key, value in self.meta.items() if key != "passes" or value},
+            meta={key: value for key, value in self.meta.items() if key not in ("passes", FLOAT) or value},
         )
         results: list[Tensor] = [Tensor._deferred(n.spec) for n in (out if isinstance(out, tuple) else (out,))]
         if op.name == SHAPE_OF:
@@ -133,6 +133,7 @@ def record_graph(source: InternalGraph) -> InternalGraph:
         recorder.meta["module"] = module_path(expr)[outside:]
         recorder.meta["source"] = expr.meta.get("source", "")
         recorder.meta["passes"] = list(expr.meta.get("passes", ()))
+        recorder.meta[FLOAT] = bool(expr.meta.get(FLOAT))
 
     outside = len(f"{graph_path(source)}.") if graph_path(source) else 0
     nodes = source.inputs[1:]

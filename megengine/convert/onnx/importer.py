@@ -61,6 +61,7 @@ from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.names import END_NAMES
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
+from megengine.traced_module.ir.provenance import FLOAT
 
 if TYPE_CHECKING:
     import onnx
@@ -168,6 +169,8 @@ def _noted(node: onnx.NodeProto) -> dict[str, Any]:
     """Provenance that our exporter wrote as metadata of the node."""
     stored = {p.key.removeprefix("mge."): p.value for p in node.metadata_props if p.key.startswith("mge.")}
     found: dict[str, Any] = {key: stored[key] for key in ("module", "source", "inside") if key in stored}
+    if FLOAT in stored:
+        found[FLOAT] = True
     return {**found, "passes": stored["passes"].split(", ")} if "passes" in stored else found
 
 

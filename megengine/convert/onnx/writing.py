@@ -15,6 +15,7 @@ from megengine.core.text import counted
 from megengine.dispatch import ONNX_WRITER, get_op
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.provenance import FLOAT
 
 if TYPE_CHECKING:
     import onnx
@@ -229,7 +230,7 @@ def _provenance(expr: Apply | None) -> dict[str, str]:
     if expr is None:
         return {}
     meta = {**expr.outputs[0].meta, **expr.meta}
-    known = {key: meta.get(key) for key in ("module", "source", "passes", "onnx", "inside")}
+    known = {key: meta.get(key) for key in ("module", "source", "passes", "onnx", "inside", FLOAT)}
     texts = {key: ", ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for key, v in known.items() if v}
     return {f"mge.{key}": utf8(text) for key, text in texts.items()}
 
