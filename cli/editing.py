@@ -1,6 +1,8 @@
 """`mge-quantize edit`: makes edits in the order of the command line and writes the model or its source."""
 
 import functools
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +25,9 @@ from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.editing.flattening import flattened
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.formats.tm_writing import save_tm
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.pictures.edit_page import to_edit_page
 from megengine.traced_module.source import save_source
 
 KINDS = {
@@ -95,6 +99,7 @@ EXAMPLES = (
     "edit net.tm -o six.mgt --insert 'relu_out=F.minimum(_, 6)' --set flatten_out:start_axis=1",
     "edit net.tm -o part.mgt --flatten --extract layer2_out:layer4_out",
     "edit net.mgt -o net.py",
+    "edit net.onnx --page edit.html",
 )
 
 
@@ -106,6 +111,7 @@ EXAMPLES = (
 @click.option("--ops", is_flag=True, help="Before all: go from calls to the ops that they run.")
 @edit_options
 @path_option("--save-log", help="Write all of these edits as a log.")
+@path_option("--page", metavar="PAGE.html", help="Write a page in which MODEL is edited, and which saves a log.")
 @graph_option
 @shape_option
 @functools.partial(common, recipe=False)
@@ -116,6 +122,7 @@ def edit(
     flatten: bool,
     ops: bool,
     save_log: Path | None,
+    page: Path | None,
     number: int | None,
     shapes: InputChoices,
     out: Output,
@@ -124,14 +131,13 @@ def edit(
     """Edit MODEL and write it to another file.
 
     Edits are made in the order of the command line. All of them are checked, and nothing is written if one is
-    refused. NODE is the name of a value, or its path, which tells values of submodules apart; EXPR is another node, or
-    calls of functions, methods and operators on nodes, in which _ is the node itself.
+    refused. With --page nothing is edited here: the page shows the graph, and saves a log for --log. NODE is the name
+    of a value, or its path, which tells values of submodules apart; EXPR is another node, or calls of functions,
+    methods and operators on nodes, in which _ is the node itself.
     """
-    if output is None and save_log is None:
-        raise OptionError("--output: expected a file to write (or --save-log, to keep the edits only)")
-    check_suffix("--output", output, KINDS)
     steps = click.get_current_context().meta[ORDER]
-    outputs = [("--output", output), ("--output", weights_of(output)), ("--save-log", save_log)]
+    _check_words(output, save_log, page, steps)
+    outputs = [("--output", output), ("--output", weights_of(output)), ("--save-log", save_log), ("--page", page)]
     check_outputs(outputs, [model, *_read_by(steps)], overwrite=overwrite)
     traced = load_calls(model, shapes)
     if ops:
@@ -139,6 +145,9 @@ def edit(
     elif flatten:
         traced, number = flattened(traced, chosen_graph(traced, number)), None
     graph = chosen_graph(traced, number)
+    if page is not None:
+        _write_page(model, graph, page, _before_edits(flatten, ops, number, shapes), out)
+        return
     graph.keep_edits()
     session = Session(traced, graph, "" if flatten else listing(model, shapes, ops=ops))
     for option, value in steps:
@@ -146,6 +155,38 @@ def edit(
     if session.narrowed:
         session.graph.compile()  # at the end: a later edit may use a layer that an earlier one left unused
     _finish(model, traced, output, save_log, out)
+
+
+def _check_words(output: Path | None, save_log: Path | None, page: Path | None, steps: Sequence[Any]) -> None:
+    """Raises OptionError for options that do not go together."""
+    if page is not None:
+        check_suffix("--page", page, {".html": "a page"})
+        if output is not None or save_log is not None or steps:
+            words = ["--output"] * (output is not None) + ["--save-log"] * (save_log is not None)
+            words += [option.names[0] for option, _ in steps]
+            raise OptionError(f"--page: edits nothing itself; leave out {words[0]}, or edit first and give the result")
+        return
+    if output is None and save_log is None:
+        raise OptionError(
+            "--output: expected a file to write (or --save-log, to keep the edits only, or --page, to make them)"
+        )
+    check_suffix("--output", output, KINDS)
+
+
+def _before_edits(flatten: bool, ops: bool, number: int | None, shapes: InputChoices) -> list[str]:
+    """The words of the line that say which graph is edited."""
+    words = ["--ops"] if ops else ["--flatten"] if flatten else []
+    return [*words, *(["--graph", str(number)] if number is not None else []), *shapes.words()]
+
+
+def _write_page(model: str, graph: InternalGraph, page: Path, words: Sequence[str], out: Output) -> None:
+    graph.keep_edits()
+    name = f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', graph.name)}.log"
+    line = shlex.join(["mge-quantize", "edit", model, *words, "--log", name, "-o", "edited.mgt"])
+    with output_file(page) as path:
+        path.write_text(to_edit_page(graph, line=line), encoding="utf-8")
+    out.say(f"wrote {page}; a log that it saves is replayed by `{line}`")
+    out.result({"model": model, "written": [str(page)], "line": line})
 
 
 def weights_of(output: Path | None) -> Path | None:

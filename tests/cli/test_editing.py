@@ -183,6 +183,19 @@ def test_a_setting_of_an_op_may_change_the_shapes_behind_it(call):
     np.testing.assert_allclose(run("out.mgt", x), expected, atol=2e-6)
 
 
+def test_a_page_tells_the_line_that_replays_its_log(call):
+    code, shown, errors = call("edit", "net.mgt", "--flatten", "--page", "e.html", "--json")
+    assert code == 0, errors
+    found = json.loads(shown)
+    line = shlex.split(found["line"])
+    assert line == ["mge-quantize", "edit", "net.mgt", "--flatten", "--log", "net.log", "-o", "edited.mgt"]
+    assert found["written"] == ["e.html"] and found["line"] in Path("e.html").read_text()
+    assert call("edit", "net.mgt", "--page", "e.html", "--keep", "relu_out", "--overwrite")[2].endswith(
+        "--page: edits nothing itself; leave out --keep, or edit first and give the result\n"
+    )
+    assert "--page 'e.htm'" in call("edit", "net.mgt", "--page", "e.htm")[2]
+
+
 def test_every_edit_option_is_tried_here():
     words = {c.value for c in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(c, ast.Constant)}
     assert [option.names[0] for option in EDIT_OPTIONS if not set(option.names) & words] == []

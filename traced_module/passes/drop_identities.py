@@ -13,7 +13,7 @@ from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.passes.layer_uses import has_hooks
 from megengine.traced_module.passes.pass_manager import Pass
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
-from megengine.traced_module.patterns import Pattern, any_, call, const, either
+from megengine.traced_module.patterns import Pattern, any_, call, const, either, match
 
 _X = any_()
 
@@ -93,13 +93,21 @@ def _same(m: Found) -> bool:
     return m[_X].spec == m.root.spec
 
 
+def _parameters(m: Found) -> list[Any]:
+    """Neutral parameters: other weights may do something where these do nothing."""
+    constants = [n.expr for n in m.root.expr.inputs if isinstance(n.expr, Constant) and n is not m[_X]]
+    return [
+        expr
+        for expr in constants
+        if expr.value.ndim or not str(expr.meta.get("parameter", expr.output.name)).startswith("const_tensor")
+    ]
+
+
 def _kept(m: Found) -> TensorNode:
-    """The value; a parameter goes into the log of edits, as other weights may do something where these do nothing."""
-    for node in m.root.expr.inputs:
-        if isinstance(node.expr, Constant) and node is not m[_X] and m.graph.journal.recording:
-            value = node.expr.value.numpy()
-            if value.ndim or not str(node.expr.meta.get("parameter", node.name)).startswith("const_tensor"):
-                m.graph.constant(value.copy(), "neutral", before=m.root.expr)
+    """The value; a parameter goes into the log of edits."""
+    if m.graph.journal.recording:
+        for expr in _parameters(m):
+            m.graph.constant(expr.value.numpy().copy(), "neutral", before=m.root.expr)
     return m[_X]
 
 
@@ -109,6 +117,17 @@ RULES = (
     Rule("same for this shape", _SAME_FOR_THIS_SHAPE, lambda m: m[_X], when=lambda m: _of_ops(m.root) and _same(m)),
     Rule("layers", _LAYERS, lambda m: m[_X]),
 )
+
+
+def source_of(node: TensorNode) -> TensorNode | None:
+    """The value that is given as it is under another name, whatever the weights are; None where something is done."""
+    for rule in RULES:
+        matched = match(rule.pattern, node)
+        if matched is not None:
+            found = Found(node.graph, matched)
+            if (rule.when is None or rule.when(found)) and not _parameters(found):
+                return found[_X]
+    return None
 
 
 def drop_identities(graph: InternalGraph) -> bool:

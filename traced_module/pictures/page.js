@@ -10,6 +10,7 @@ const tip = document.getElementById("tip"), note = document.getElementById("note
 const opened = new Set();
 let drawn = new Map(), edges = [], chosen = "", size = [1, 1], view = { x: 0, y: 0, k: 1 }, began = {}, layer = null;
 let hits = [], hit = -1;
+const after = { draw: [], choose: [], help: [], pick: [], explain: [] }; // what other pages do then
 const KINDS = [["input", "input"], ["weighted", "has weights"], ["integer", "quantized"], ["move", "moves data only"],
   ["other", "other"], ["fold", "opens"]];
 
@@ -118,6 +119,7 @@ function draw() {
   stage.replaceChildren(picture);
   survey();
   place(); mark();
+  for (const hear of after.draw) hear();
 }
 
 function place() {
@@ -200,6 +202,7 @@ function choose(key) {
   neighbours("comes from", graph.edges.filter(([, to]) => to === own).map(([from]) => from), graph, sheet);
   neighbours("goes to", graph.edges.filter(([from]) => from === own).map(([, to]) => to), graph, sheet);
   if (box.node.outside) html("button", "show where it is made", side).onclick = () => made(box.node);
+  for (const hear of after.choose) hear(box.node);
 }
 
 function neighbours(label, indices, graph, sheet) {
@@ -307,6 +310,7 @@ function help() {
   html("dd", "click: details; opens what folds, its head closes it\nEnter: open or close\ndrag, arrows: move\n" +
     (framed ? "wheel after a click here, + -: zoom" : "wheel, + -: zoom") + "\n/ search, Enter: next" +
     "\nf fit, h start, e open all, c close all\nn p next and previous box, l legend", list);
+  for (const hear of after.help) hear();
 }
 
 const keys = { "+": () => zoom(1.25), "=": () => zoom(1.25), "-": () => zoom(0.8), f: fit, h: start, e: openAll, c: closeAll,
@@ -359,6 +363,7 @@ window.addEventListener("pointerup", (event) => {
   const box = grab && !grab.moved && event.target.closest(".box");
   grab = null;
   if (!box) return;
+  if (after.pick.length && (event.shiftKey || event.ctrlKey || event.metaKey)) return after.pick.forEach((hear) => hear(box.dataset.key));
   const key = box.dataset.key, inHead = event.clientY - box.getBoundingClientRect().top < HEAD * view.k;
   if (!opened.has(key) || inHead) toggle(key);
   choose(key);
@@ -394,6 +399,7 @@ function explain() {
   }
   row("background: var(--other); border: 2px solid var(--result)", "an output of its graph");
   if (data.graphs.some((graph) => graph.nodes.some((node) => node.outside))) row("border-style: dashed", "made outside of this module");
+  for (const hear of after.explain) hear(row);
 }
 document.getElementById("fit").onclick = fit;
 document.getElementById("all").onclick = openAll;

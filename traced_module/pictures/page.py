@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,12 @@ def to_html(model: TracedModule | InternalGraph) -> str:
     return viewer()[0].replace(DATA, embedded(page_data(roots)), 1)
 
 
-def viewer() -> tuple[str, str]:
-    """The page, with `DATA` in the place of its data, and the hash of its script for a policy."""
-    page, *scripts = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in PARTS)
+def viewer(more: Sequence[str] = ()) -> tuple[str, str]:
+    """The page, with `DATA` in the place of its data, and the hash of its script for a policy.
+
+    `more` are files of script for other pages that are built on it.
+    """
+    page, *scripts = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in (*PARTS, *more))
     script = "".join(scripts)
     allowed = hash_of(script)
     return page.replace("@SCRIPT_HASH@", allowed, 1).replace("@SCRIPT@", script, 1), allowed
@@ -71,8 +74,11 @@ def embedded(value: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def page_data(roots: Sequence[InternalGraph]) -> dict[str, Any]:
-    """The data of the page: every sheet once, with boxes in rows and columns, and edges between their indices."""
+def page_data(roots: Sequence[InternalGraph], places: Mapping[int, int] | None = None) -> dict[str, Any]:
+    """The data of the page: every sheet once, with boxes in rows and columns, and edges between their indices.
+
+    With `places`, of expressions by identity, each box lists those of what it shows.
+    """
     todo = [(sheet_of(graph), Costs(graph)) for graph in roots]
     macs, weights = todo[0][1].total(roots[0])
     index = {id(sheet): number for number, (sheet, _) in enumerate(todo)}
@@ -87,7 +93,10 @@ def page_data(roots: Sequence[InternalGraph]) -> dict[str, Any]:
         for number, item in enumerate(sheet.items):
             place = {"row": item.row, "column": item.column, "output": number in returned}
             opened = None if item.inside is None else index[id(item.inside)]
-            nodes.append({**_box(item, costs), **place, "graph": opened})
+            node = {**_box(item, costs), **place, "graph": opened}
+            if places is not None:
+                node["exprs"] = [places[id(e)] for e in item.made or (item.source,) if id(e) in places]
+            nodes.append(node)
         graphs.append({"name": _text(sheet.name), "nodes": nodes, "edges": sheet.edges})
     elements, stored = sizes(weights)
     totals = f"{counted(elements, 'parameter', spec=',')} ({stored / 1e6:.2f} MB), {macs:,} MACs"
