@@ -5,7 +5,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,6 +28,7 @@ from megengine.quantization.ranges import (
     as_samples,
     items_of,
     sample_number,
+    told_by_sample,
     watched,
 )
 from megengine.traced_module import TracedModule
@@ -98,7 +99,7 @@ def _count_all(
 ) -> None:
     known, together = Counter(total.samples), samples_at_once(graph)
     pending: Counter[int] = Counter()
-    turn, last = 0, time.monotonic()
+    turn, last, number = 0, time.monotonic(), -1
 
     def gather() -> None:
         for counter in counters:
@@ -118,11 +119,14 @@ def _count_all(
             raise
         if arrays is None:
             break
+        number += 1
         names = _digests(arrays, together)
         if all(known[name] > 0 for name in names):
             known.subtract(names)
             continue
-        counters[turn % len(counters)].take(arrays)
+        counter = counters[turn % len(counters)]
+        with told_by_sample(number, arrays) if counter.at_once else nullcontext():
+            counter.take(arrays)
         pending.update(names)
         turn += 1
         if time.monotonic() - last > INTERVAL:
@@ -152,6 +156,8 @@ def _empty(edges: Edges) -> Edges:
 class _Counters:
     """Counts in this process."""
 
+    at_once = True  # what `take` raises is of the sample that it takes
+
     def __init__(self, graph: InternalGraph, edges: Edges) -> None:
         self.edges = _empty(edges)
         together = samples_at_once(graph)
@@ -172,6 +178,8 @@ class _Counters:
 class _DeviceCounters:
     """Counts on a GPU."""
 
+    at_once = False
+
     def __init__(self, graph: InternalGraph, edges: Edges, device: str, *, rows: bool) -> None:
         self.counter = DeviceCounter(graph, _empty(edges), samples_at_once(graph), device, rows=rows)
         self.take = self.counter.take
@@ -188,6 +196,8 @@ class _DeviceCounters:
 
 class _Worker:
     """Counts in a process of its own, which ends with this one."""
+
+    at_once = False
 
     def __init__(self, graph: InternalGraph, edges: Edges, others: Sequence[Connection]) -> None:
         context = multiprocessing.get_context("fork")

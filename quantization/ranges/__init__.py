@@ -24,7 +24,7 @@ from megengine.quantization.ranges.observers import (
     SyncMinMaxObserver,
 )
 from megengine.quantization.ranges.qparams import LSQParams, QParams, QParamsModuleMixin, QuantMode, at, create_qparams
-from megengine.quantization.ranges.rows import Data, as_samples, stream
+from megengine.quantization.ranges.rows import Data, as_samples, stream, told_by_sample
 from megengine.quantization.ranges.scales import SCHEMES, SMALLEST_SCALE, quantized_dtype, scheme
 from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
 from megengine.traced_module.interpret import as_tensors

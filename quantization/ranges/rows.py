@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,16 @@ def as_samples(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
             yield arrays
 
 
+@contextmanager
+def told_by_sample(number: int, arrays: Batch) -> Iterator[None]:
+    """An error of values in the body says which sample of the data, counted from 0, they are of."""
+    try:
+        yield
+    except CalibrationError as error:
+        what = "sample" if all(x.shape[:1] == (1,) for x in arrays) else "batch"
+        raise CalibrationError(f"{error} ({what} {number} of the data, counted from 0)") from error
+
+
 def stream(
     graph: InternalGraph,
     batches: Iterable[Any],
@@ -66,9 +77,13 @@ def stream(
             if progress is not None:
                 progress(stage, done, total)
 
-    run = run or watched(graph, sinks)
-    for arrays in as_samples(Data(counted_items(), data.divided), graph):
-        run(arrays)
+    count = watched(graph, sinks)
+    for number, arrays in enumerate(as_samples(Data(counted_items(), data.divided), graph)):
+        if run is None:
+            with told_by_sample(number, arrays):
+                count(arrays)
+        else:
+            run(arrays)  # it may raise what an earlier sample gave
         if look is not None:
             look(arrays)
     if not done:

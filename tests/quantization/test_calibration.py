@@ -70,6 +70,17 @@ def test_an_error_of_a_watcher_ends_the_run():
         seen(canonicalize(g), [np.where(np.arange(x.size).reshape(x.shape) == 5, np.nan, x).astype(np.float32)])
 
 
+@pytest.mark.parametrize("batched", [True, False])
+def test_an_error_of_values_tells_the_sample(batched):
+    _, g = one_sample_net()
+    data = np.ones((4, 3, 8, 8), np.float32)
+    data[2, 1, 0, 0] = np.nan
+    given = [data] if batched else list(np.split(data, 4))
+    for run in (quantize_model, collect):
+        with pytest.raises(CalibrationError, match=r"1 of 192 values of 'x' are NaN.*\(sample 2 of the data, counted"):
+            run(g, given)
+
+
 def written(statistics, tmp_path, name="one.stats"):
     statistics.save(tmp_path / name)
     return (tmp_path / name).read_bytes()
