@@ -88,6 +88,13 @@ def test_no_column_is_cut_at_the_width_of(width, browser, page):
     assert browser.ask("document.querySelector('.edges tbody tr td:nth-child(6)').dataset.label") == "SQNR dB"
 
 
+def test_the_label_below_the_chart_is_seen_in_a_narrow_window(browser, page):
+    browser.open(page, width=420)
+    part = "[...document.querySelectorAll('.chart text')].find((one) => one.textContent.startsWith('edge, in'))"
+    left, right = browser.ask(f"(({{ left, right }}) => [left, right])({part}.getBoundingClientRect())")
+    assert 0 <= left < right <= browser.ask("document.querySelector('.chart').getBoundingClientRect().right")
+
+
 def test_every_row_is_printed(browser, page, tmp_path):
     browser.open(page, scheme="dark")
     (tmp_path / "report.pdf").write_bytes(browser.printed())
