@@ -292,6 +292,21 @@ def test_keys_and_clicks_edit_and_the_log_is_downloaded(browser, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_box_that_holds_several_calls_marks_what_is_left_of_them(browser, tmp_path):
+    model = calls().flatten()
+    shown(browser, model, tmp_path)
+    assert act(browser, kind="input", values=[value(browser, "first_conv_out")]) is None
+    fold = "[...inOrder()].find(({ node }) => node.path === 'first' && node.exprs.length > 1)"
+    browser.ask(f"show({fold}.key)")
+    browser.ask("keys.x()")
+    assert browser.ask("words[1]") == "first_drop_out, first_add_out, first_out left in float"
+    marked = [
+        e.output.name for e in replayed(browser, model, tmp_path).graph.exprs(recursive=False) if e.meta.get(FLOAT)
+    ]
+    assert marked == ["first_drop_out", "first_add_out", "first_out"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (420, "dark")])
 def test_it_fits_narrow_windows_and_shows_what_became_of_boxes(browser, tmp_path, width, scheme):
     shown(browser, calls().flatten(), tmp_path, width=width, scheme=scheme)

@@ -140,6 +140,8 @@ function dropUnusedInputs(state, edits) {
   takeInputs(state, edits);
 }
 
+// Calls whose meta can carry the mark.
+const markable = (state, exprs) => exprs.filter((i) => state.exprs[i].alive && state.exprs[i].meta.length);
 // kind of an edit -> what it does; each raises a Refusal before or while it changes a copy that is thrown away then.
 const ACTS = {
   rename(state, edits, { value, name }) {
@@ -209,7 +211,7 @@ const ACTS = {
     }
   },
   exclude(state, edits, { exprs, on }) {
-    const able = exprs.filter((i) => state.exprs[i].alive && state.exprs[i].meta.length);
+    const able = markable(state, exprs);
     if (!able.length) refuse("inputs and weights have no integers of their own; select calls");
     for (const i of able) {
       state.exprs[i].meta.forEach(([graph, name, meta], n) => {
@@ -227,7 +229,7 @@ function wordsOf(state, { kind, value, name, values, exprs, on }) {
   const list = (names) => (names.length > 3 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more` : names.join(", "));
   if (kind === "rename") return `${state.names[value]} is now called ${name}`;
   if (kind === "exclude") {
-    return `${list(exprs.map((i) => exprName(state, state.exprs[i])))} ${on ? "left in float" : "no longer left in float"}`;
+    return `${list(markable(state, exprs).map((i) => exprName(state, state.exprs[i])))} ${on ? "left in float" : "no longer left in float"}`;
   }
   const told = { only: "returns only", also: "returns also", unreturn: "no longer returns", input: "begins at", remove: "without" };
   return `${told[kind]} ${list(named(state, values))}`;
