@@ -12,12 +12,14 @@ from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.groups import Group, evaluate, groups_of, is_arithmetic
 from megengine.quantization.pipeline.masks import (
+    ends_of,
     is_score,
     joined_scores,
     least_of,
     masked_scores,
     masked_sums,
     most_of,
+    summands,
     why_far,
 )
 from megengine.quantization.pipeline.match import (
@@ -396,8 +398,10 @@ class _Annotator:
         if (mask := masked_scores(node)) is not None:
             largest = float(sum(np.max(np.asarray(constant_value(n))) for n in mask.constants))
             scores, why = tuple(n.name for n in mask.scores), f"scores behind a mask of {mask.softmax.output.name}"
-            sure = frozenset(n.name for n in mask.scores if is_score(n))
-            return Masked(scheme, self.config.activations, why, scores, sure, largest, mask.room)
+            parts = tuple(part for n in mask.scores for part in summands(n))
+            sure = frozenset(n.name for n in (*mask.scores, *parts) if is_score(n))
+            apart = tuple(map(ends_of, parts))
+            return Masked(scheme, self.config.activations, why, scores, sure, largest, mask.room, apart)
         if sums := masked_sums(node):
             return Addend(scheme, self.config.activations, reason, tuple((n.name, most_of(other)) for n, other in sums))
         if joined := joined_scores(node):

@@ -1,6 +1,6 @@
 """freeze: statistics and weights become frozen quantized dtypes and integers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -165,9 +165,8 @@ def _dtype(
     known = seen[source]
     if isinstance(known, QuantizedDType):
         return known
-    if isinstance(spec, Masked) and seen.keys() >= set(spec.scores):
-        ends = [(n in spec.computed, _ends(seen[n])) for n in spec.scores]
-        least = _least_score(ends, spec.room) + spec.largest
+    if isinstance(spec, Masked) and (readings := list(_readings(spec, seen))):
+        least = max(_least_score(ends, spec.room) for ends in readings) + spec.largest
         if known.minimum < least < known.maximum:
             return quantized_dtype(least, known.maximum, scheme(spec.scheme))
     if isinstance(spec, Addend):
@@ -189,6 +188,15 @@ def _dtype(
 def _is_narrow(dtype: QuantizedDType, seen: TensorStatistics) -> bool:
     """Whether values were seen that all lie within half of the range of a dtype."""
     return seen.count > 0 and 2 * max(map(abs, _ends(seen))) < max(map(abs, _ends(dtype)))
+
+
+def _readings(
+    spec: Masked, seen: Mapping[str, TensorStatistics | QuantizedDType]
+) -> Iterator[list[tuple[bool, tuple[float, float]]]]:
+    """The terms behind a mask with their ends, as they are added last, and taken apart; each bounds the scores."""
+    for terms in (spec.scores, spec.apart):
+        if terms and seen.keys() >= {n for n in terms if isinstance(n, str)}:
+            yield [(n in spec.computed, _ends(seen[n])) if isinstance(n, str) else (False, n) for n in terms]
 
 
 def _least_score(terms: list[tuple[bool, tuple[float, float]]], room: float) -> float:

@@ -61,6 +61,14 @@ def term_of(node: TensorNode) -> TensorNode:
     return node
 
 
+def summands(node: TensorNode) -> tuple[TensorNode, ...]:
+    """What a value is the sum of: scores and masks, where masks are added one after the other."""
+    if isinstance(node.expr, Constant):
+        return (node,)
+    node = term_of(node)
+    return (node,) if match(_SUM, node) is None else tuple(part for n in node.expr.inputs for part in summands(n))
+
+
 def is_score(node: TensorNode) -> bool:
     """True for what a layer, a product or a table gives, perhaps with constants added to it or multiplied.
 
@@ -231,6 +239,14 @@ ADD_MASKS = Rule(
 def most_of(operand: TensorNode) -> str | float:
     """The name of a computed value, or the largest value of a constant."""
     return float(np.max(np.asarray(constant_value(operand)))) if isinstance(operand.expr, Constant) else operand.name
+
+
+def ends_of(node: TensorNode) -> str | tuple[float, float]:
+    """The name of a computed value, or the smallest and the largest value of a constant."""
+    if not isinstance(node.expr, Constant):
+        return node.name
+    value = np.asarray(constant_value(node))
+    return (float(np.min(value)), float(np.max(value))) if value.size else (0.0, 0.0)
 
 
 def least_of(nodes: tuple[TensorNode, ...]) -> float:

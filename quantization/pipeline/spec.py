@@ -48,6 +48,7 @@ class Masked(Plain):
         computed: those of them that layers, products or tables give, which are no masks.
         largest: of the constants that are added to them.
         room: how far below the smallest score values are kept apart.
+        apart: the scores again, where sums among them are taken apart: names, and the ends of constants.
     """
 
     bounded: ClassVar[bool] = True
@@ -56,6 +57,7 @@ class Masked(Plain):
     computed: frozenset[str] = frozenset()
     largest: float = 0.0
     room: float = 0.0
+    apart: tuple[str | tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,12 @@ def picked(b, scores, mask):
     return b.op("add", scores, b.op("where", near, b.constant((8, 8)), b.g.constant(np.float32(-3.4e38))))
 
 
+def repeated(b, scores, mask):
+    """One mask that is added twice, as Swin V2 of transformers does, and another."""
+    far = b.g.constant(np.where(CAUSAL, 0, -100).astype(np.float32))
+    return b.op("add", b.op("add", b.op("add", scores, far), far), mask)
+
+
 def masked_net(form):
     """Attention in two layers with one mask from an input, 0 and -3.4e38."""
     b = Builder((2, 8, 16))
@@ -68,7 +74,7 @@ def masked_net(form):
     return b.done(b.op("matmul", x, b.constant((4, 16)), label="end", **TURNED))
 
 
-@pytest.mark.parametrize("form", [added, moved, subtracted, chosen, infinite, picked])
+@pytest.mark.parametrize("form", [added, moved, subtracted, chosen, infinite, picked, repeated])
 def test_a_computed_mask_has_the_range_that_its_sums_need(form):
     pytest.importorskip("onnxruntime")
     graph, rng = masked_net(form), np.random.default_rng(0)
