@@ -138,10 +138,11 @@ def _decompositions(torch: Any) -> Table:
 
 
 def _of_orders(torch: Any) -> Table:
-    """Most frequent elements, medians, sorts, and samples of volumes."""
+    """Frequencies of numbers, most frequent elements, medians, sorts, and samples of volumes."""
     aten = torch.ops.aten
     return {
         aten.mode.default: lambda x, dim=-1, keepdim=False: _most_frequent(torch, x, dim, keepdim),
+        aten.bincount.default: lambda x, weights=None, minlength=0: _frequencies(torch, x, weights, minlength),
         aten.nanmedian.dim: lambda x, dim, keepdim=False: _median_of_numbers(torch, x, dim, keepdim),
         aten.nanmedian.default: lambda x: _median_of_numbers(torch, x.flatten(), 0, False)[0],
         aten.sort.stable: lambda x, *, stable=None, dim=-1, descending=False: torch.sort(x, dim, descending),
@@ -271,6 +272,18 @@ def _most_frequent(torch: Any, x: Any, dim: int, keepdim: bool) -> tuple[Any, An
     if not keepdim:
         return values.squeeze(-1), places.squeeze(-1)
     return values.movedim(-1, dim), places.movedim(-1, dim)
+
+
+def _frequencies(torch: Any, x: Any, weights: Any, minlength: int) -> Any:
+    """How often each number is in x, or the sum of its weights."""
+    parts = torch.ones_like(x, dtype=torch.int64) if weights is None else weights
+    if not (weights is None or weights.dtype == torch.float32):
+        parts = parts.double()
+    largest = torch.cat((x.long(), torch.full((1,), minlength - 1, device=x.device))).max()
+    length = (largest + 1).item()
+    torch._check(length >= minlength)
+    numbers = torch.arange(length, dtype=torch.int64, device=x.device)  # the importer counts it, and no computed length
+    return (numbers * 0).to(parts.dtype).scatter_add(0, x.long(), parts)
 
 
 def _median_of_numbers(torch: Any, x: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:

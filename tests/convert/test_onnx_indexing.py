@@ -4,14 +4,15 @@ import random
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from index_keys import checked, drawn
 from onnx import TensorProto, helper
 
-from megengine import Tensor
+from megengine import Tensor, plan
 from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
-from megengine.core.errors import FileFormatError
+from megengine.core.errors import FileFormatError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.traced_module import InternalGraph, TracedModule
 from megengine.traced_module.editing.expressions import add_input, set_outputs
@@ -157,3 +158,29 @@ def test_a_number_at_the_places_of_a_mask_is_a_choice(covered):
         wanted = x.copy()
         wanted[mask] = 0.5
         np.testing.assert_array_equal(net(x).numpy(), wanted)
+
+
+COUNTED = """
+<ir_version: 8, opset_import: ["" : 16]>
+masked (float[3,4] x, float[3,4] v, bool[3,4] m, bool[12] k) => (float[3,4] y) {
+    n = NonZero(m)
+    at = Transpose<perm = [1, 0]>(n)
+    updates = Compress(v, k)
+    y = ScatterND(x, at, updates)
+}
+"""
+
+
+def test_updates_and_places_that_are_counted_apart():
+    """As torch writes `x[m] = layer(v[m])`: at run time their numbers are the same, or it is an error."""
+    x, v, m = np.zeros((3, 4), np.float32), np.arange(12, dtype=np.float32).reshape(3, 4), np.eye(3, 4, dtype=bool)
+    model = onnx.parser.parse_model(COUNTED)
+    net = load(model)
+    run = plan.compile(net)
+    for mask in (m, ~m, m & False):
+        (wanted,) = session_of(model).run(None, {"x": x, "v": v, "m": mask, "k": mask.ravel()})
+        np.testing.assert_array_equal(net(x, v, mask, mask.ravel()).numpy(), wanted)
+        np.testing.assert_array_equal(run(x, v, mask, mask.ravel())[0], wanted)
+    for call in (net, run):
+        with pytest.raises(ShapeError, match=r"updates have shape \(3,\); expected \(9,\)"):
+            call(x, v, ~m, m.ravel())

@@ -160,3 +160,27 @@ def test_a_network_that_samples_volumes(options, tmp_path):
 def test_planes_are_sampled_by_torchs_exporter():
     x, at = numbers(1, 2, 4, 5), numbers(1, 3, 3, 2)
     assert made(ATEN.grid_sampler.default, x, at, 0, 0, True) is NotImplemented
+
+
+@pytest.mark.parametrize("kind", [None, torch.float32, torch.int64])
+@pytest.mark.parametrize("minlength", [0, 9])
+def test_frequencies(kind, minlength):
+    for x in (torch.tensor([2, 0, 2, 5], dtype=torch.int32), torch.zeros(0, dtype=torch.int64)):
+        weights = None if kind is None else torch.arange(1, len(x) + 1).to(kind)
+        got = made(ATEN.bincount.default, x, weights, minlength)
+        wanted = torch.bincount(x, weights, minlength)
+        close(got, wanted if len(x) else wanted.to(got.dtype))  # torch counts nothing in int64, whatever it weighs
+
+
+@pytest.mark.slow
+def test_a_network_with_frequencies():
+    class Means(torch.nn.Module):
+        def forward(self, x, at):
+            count = torch.bincount(at, minlength=3)
+            return count, torch.zeros(3).index_add(0, at, x) / count.clamp(min=1)
+
+    net = from_torch(Means(), numbers(7), torch.tensor([0, 1, 1, 2, 0, 0, 1]))
+    x, at = numbers(7), torch.tensor([2, 2, 2, 2, 2, 0, 0])
+    for run in (net, plan.compile(net)):
+        for got, wanted in zip(run(x.numpy(), at.numpy()), Means()(x, at), strict=True):
+            np.testing.assert_allclose(np.asarray(got), wanted, rtol=1e-6)
