@@ -12,6 +12,7 @@ from megengine.convert.onnx import load
 from megengine.convert.torch_bags import bags_by_axes
 from megengine.convert.torch_examples import Examples
 from megengine.convert.torch_missing import exported_again
+from megengine.convert.torch_results import nesting_of
 from megengine.core.errors import ArgumentError, MegEngineError, MissingImportError, UnsupportedError
 from megengine.core.text import one_line
 from megengine.tensor import Tensor
@@ -43,7 +44,8 @@ def from_torch(
             example. Else shapes are those of the examples; `traced_module.open_batch` can open the batch afterwards.
 
     Returns:
-        A TracedModule of ops with weights of its own. Nested outputs come as a flat list. `meta["module"]` of each op
+        A TracedModule of ops with weights of its own. Its results nest as those of torch (dicts as
+        `OrderedDict`). `meta["module"]` of each op
         is the path of the torch module that it comes from.
 
     A UserWarning tells of results that differ from torch's on the examples, where torch's exporter writes a function
@@ -104,6 +106,7 @@ def _read(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any
                 program = export(torch, module, inputs, named, dynamic_shapes)
             net = load(program.model_proto)
             away = examples.distance(net)
+            net.graph.out_def = nesting_of(torch, program.exported_program, len(net.graph.outputs))
         except Exception as error:  # a translation is missing, or wrong
             errors.append(error)
             continue

@@ -78,7 +78,10 @@ def test_outputs_paths_and_modes(source):
     assert {name: part.training for name, part in module.named_modules()} == before
     assert not before["blocks.1.norm"] and before["blocks.0.norm"]
     expected = wanted(module.eval(), picture(), scale)
-    for ours, theirs in zip(net(picture(), scale), (expected["scores"], *expected["rest"]), strict=True):
+    results = net(picture(), scale)
+    assert list(results) == list(expected)
+    pairs = ((results["scores"], expected["scores"]), *zip(results["rest"], expected["rest"], strict=True))
+    for ours, theirs in pairs:
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
     paths = [e.meta["module"] for e in net.graph.exprs() if e.meta.get("module")]
     assert paths[0].startswith("blocks.0") and "blocks.1" in paths and paths[-1] == "head"

@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import zipfile
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -169,8 +170,9 @@ def _result(graph: InternalGraph) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """A nested result with named tuples as tuples: reading it needs no class of the user's."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, dict):  # an OrderedDict keeps the order of its leaves, which those of a dict do not
+        kind = OrderedDict if isinstance(value, OrderedDict) else dict
+        return kind((key, _plain(item)) for key, item in value.items())
     if isinstance(value, (tuple, list)):
         return (list if isinstance(value, list) else tuple)(map(_plain, value))
     if value is None or isinstance(value, (TensorNode, bool, int, float, str)):
