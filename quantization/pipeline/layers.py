@@ -16,9 +16,10 @@ def require_layers(graph: InternalGraph, annotation: Annotation) -> None:
     if annotation.weights:
         return
     kinds = [name for name, op in registry.items() if op.weighted or op.rule.scans]
-    layers = [e.outputs[0].name for e in graph.exprs() if isinstance(e, Apply) and e.op in kinds]
+    named = [e.outputs[0].name for e in graph.exprs() if isinstance(e, Apply) and e.op in kinds]
+    layers = [name for name in named if name in annotation.floating]
     if layers:
-        reasons = [f"{name} ({annotation.floating.get(name, 'no integer rule')})" for name in layers]
+        reasons = [f"{name} ({annotation.floating[name]})" for name in layers]
         raise QuantizationError(
             f"quantize: network {graph.name!r} would stay in float, all {counted(len(layers), 'layer')} with weights: "
             f"{listed(reasons)}; exclude fewer layers, or use it as it is"
@@ -32,9 +33,10 @@ def require_layers(graph: InternalGraph, annotation: Annotation) -> None:
                 "it is"
             )
     held = sorted({e.op for e in graph.exprs() if isinstance(e, Apply)})
+    products = f"; products of two computed values alone ({listed(named)}) stay in float" if named else ""
     raise QuantizationError(
         f"quantize: network {graph.name!r} has nothing to quantize: no layer with weights "
-        f"({', '.join(kinds)}), only {listed(held) or 'inputs and constants'}; use it as it is"
+        f"({', '.join(kinds)}), only {listed(held) or 'inputs and constants'}{products}; use it as it is"
     )
 
 

@@ -106,6 +106,14 @@ def test_a_network_without_layers_has_nothing_to_quantize():
         quantize_model(graph, b.data())
 
 
+def test_products_of_computed_values_are_no_layers_with_weights():
+    b = Builder((2, 4, 4))
+    graph = b.done(b.op("matmul", b.op("relu", b.x), b.x, transpose_a=False, transpose_b=True, label="pairs"))
+    message = r"nothing to quantize: no layer with weights .*; products of two computed values alone \(pairs\) stay in"
+    with pytest.raises(QuantizationError, match=message):
+        quantize_model(graph, [np.ones((2, 4, 4), np.float32)])
+
+
 def test_a_network_whose_layers_are_all_excluded(residual):
     b, graph, model = residual
     everything = QuantConfig(exclude=("op:conv2d", "op:matmul"))
