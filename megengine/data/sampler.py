@@ -61,6 +61,7 @@ class MapSampler(Sampler):
 
     With a seed each sampler gives its own order, that of MegEngine 1.13; else it comes from `megengine.random.seed`. Of
     `world_size` parts of the data, `rank` (from 0) gets every `world_size`-th index; the first ones fill up the last.
+    Parts without a seed take 0 for it, as in MegEngine, so that all ranks draw the same order.
     """
 
     @constructor
@@ -86,7 +87,7 @@ class MapSampler(Sampler):
         self.world_size, self.rank = int(size), int(place)
         self.dataset, self.drop_last = dataset, bool(drop_last)
         self.batch_size = _positive(name, "batch_size", batch_size)
-        self.rng = None if seed is None else np.random.RandomState(seed)
+        self.rng = np.random.RandomState(seed or 0) if seed is not None or self.world_size > 1 else None
 
     def _take(self, indices: Sequence[int] | None) -> None:
         """Give these indices instead of all."""
@@ -149,7 +150,7 @@ class SequentialSampler(MapSampler):
 class RandomSampler(MapSampler):
     """The indices of a data set (or those of `indices`), each once, in a new order at each pass.
 
-    Parts of one data set need one seed, so that they are parts of one order.
+    Parts of one data set are parts of one order: that of `seed`, which must be the same for every rank, or of 0.
     """
 
     @constructor
@@ -164,8 +165,6 @@ class RandomSampler(MapSampler):
         seed: int | None = None,
     ) -> None:
         super().__init__(dataset, batch_size, drop_last, None, world_size, rank, seed)
-        if self.world_size > 1 and seed is None:
-            raise OptionError("RandomSampler: world_size is above 1; expected a seed, the same for every rank")
         self._take(indices)
 
     def sample(self) -> list[int]:
@@ -198,8 +197,9 @@ class ReplacementSampler(MapSampler):
         self.weights = None if shares is None else shares / shares.sum()
 
     def sample(self) -> list[int]:
-        """Indices drawn one by one."""
-        return self._generator().choice(len(self.dataset), self.num_samples, p=self.weights).tolist()
+        """Indices drawn one by one, as many as make parts of equal length."""
+        count = self.num_samples + -self.num_samples % self.world_size
+        return self._generator().choice(len(self.dataset), count, p=self.weights).tolist()
 
 
 class Infinite(MapSampler):

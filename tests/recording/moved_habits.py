@@ -1,5 +1,5 @@
 """Calls of whole programs that were moved unchanged: integer types in both modes, biases that broadcast, lengths that
-are kept. `habits.py` records them.
+are kept, children in order, parts of data, names and errors. `habits.py` records them.
 """
 
 import numpy as np
@@ -91,3 +91,26 @@ def lengths_that_are_kept(mge):
     found = [[outcome(lambda x=x, s=s: F.broadcast_to(x, s)) for s in shapes] for x in (x, x[:1], v)]
     axes = mge.tensor(1), mge.tensor([1]), np.array(1), np.array([-1])
     return found, [F.cumsum(x, axis) for axis in axes], [F.transpose(x, p) for p in ((), [])]
+
+
+@habit
+def parts_of_data_without_a_seed(mge):
+    D, data, found = mge.data, list(range(10)), []
+    for kind in (D.RandomSampler, D.ReplacementSampler, D.SequentialSampler):
+        for size in (2, 3):
+            found += [list(kind(data, batch_size=2, world_size=size, rank=rank)) for rank in range(size)]
+    for weights in (None, [0.1] * 5 + [0.9] * 5):
+        options = {"num_samples": 7, "weights": weights, "world_size": 3, "seed": 3}
+        found += [list(D.ReplacementSampler(data, 2, rank=rank, **options)) for rank in range(3)]
+    return found
+
+
+@habit
+def transforms_are_shown_by_their_class(mge):
+    T = mge.data.transform
+
+    class Own(T.VisionTransform):
+        pass
+
+    made = T.ToMode(), T.Resize(3), T.Normalize(), T.Pad(1), T.Compose([T.ToMode()]), T.PseudoTransform(), Own()
+    return [repr(transform) for transform in made]

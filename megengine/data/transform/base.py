@@ -24,6 +24,9 @@ class Transform(ABC):
         """Several items, one by one."""
         return tuple(self.apply(item) for item in inputs)
 
+    def __repr__(self) -> str:
+        return type(self).__name__
+
 
 class PseudoTransform(Transform):
     """Changes nothing."""
