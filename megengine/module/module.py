@@ -136,9 +136,10 @@ class Module(_Reads):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not is_handled(self, name, value, _OF_ALL, Module):
-            object.__setattr__(self, name, value)
             if isinstance(value, (Module, list, tuple, dict)):
-                paths.note(self, name, value, Module)
+                paths.set_child(self, name, value, Module)
+            else:
+                object.__setattr__(self, name, value)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The computation of the module."""

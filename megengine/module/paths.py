@@ -48,6 +48,15 @@ def place_of(module: Any) -> Place:
         return place
 
 
+def set_child(module: Any, name: str, value: Any, kind: type) -> None:
+    """Set an attribute that is a module (of class `kind`) or may hold some; one that was none of these comes last."""
+    state = object.__getattribute__(module, "__dict__")
+    if not isinstance(state.get(name, value), (kind, list, tuple, dict)):
+        del state[name]  # MegEngine keeps the children in the order in which they came
+    object.__setattr__(module, name, value)
+    note(module, name, value, kind)
+
+
 def note(module: Any, name: str, value: Any, kind: type) -> None:
     """Note the modules (of class `kind`) in an attribute, also in lists and dicts; each keeps its first name."""
     todo: list[tuple[str, Any]] = [(name, value)]

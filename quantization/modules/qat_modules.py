@@ -77,10 +77,9 @@ class QATModule(Module):
         """Make observers and fake quantizers anew. Raises OptionError if qconfig is not a QConfig."""
         if not isinstance(qconfig, QConfig):
             raise OptionError(f"set_qconfig: expected a QConfig, got {type(qconfig).__name__}")
-        self._forget()
-        for kind, wanted in (("weight", self.with_weight), ("act", self.with_act)):
-            for name in _names_of(kind) if wanted else ():
-                factory = getattr(qconfig, name)
+        for kind, wanted in (("act", self.with_act), ("weight", self.with_weight)):
+            for name in _names_of(kind):
+                factory = getattr(qconfig, name) if wanted else None
                 setattr(self, name, None if factory is None else factory())
 
     def set_fake_quant(self, enable: bool) -> None:

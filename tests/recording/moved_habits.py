@@ -94,6 +94,40 @@ def lengths_that_are_kept(mge):
 
 
 @habit
+def children_in_the_order_in_which_they_came(mge):
+    M, found = mge.module, []
+
+    class Net(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c, self.later = M.ReLU(), M.Sigmoid(), M.Identity(), None
+
+        def forward(self, x):
+            return x
+
+    net = Net()
+    changes = [("a", None), ("a", M.ReLU()), ("b", 3), ("b", M.SiLU()), ("c", M.GELU()), ("later", M.ReLU())]
+    changes += [("a", [M.ReLU()]), ("a", M.ReLU()), ("b", mge.tensor(1.0)), ("b", (M.ReLU(),)), ("c", M.Identity())]
+    for name, value in changes:
+        setattr(net, name, value)
+        found.append(repr(net))
+    return found
+
+
+@habit
+def parts_of_quantized_layers_in_order(mge):
+    Q, M, found = mge.quantization, mge.module, []
+    nothing = Q.QConfig(None, None, None, None)
+    for first in (Q.tqt_qconfig, Q.calibration_qconfig, Q.min_max_fakequant_qconfig, nothing):
+        for second in (Q.tqt_qconfig, Q.calibration_qconfig, Q.ema_fakequant_qconfig, nothing):
+            for change in (Q.reset_qconfig, Q.propagate_qconfig):
+                net = Q.quantize_qat(M.Sequential(M.Conv2d(2, 2, 1), M.QuantStub()), first)
+                change(net, second)
+                found.append(repr(net))
+    return found
+
+
+@habit
 def parts_of_data_without_a_seed(mge):
     D, data, found = mge.data, list(range(10)), []
     for kind in (D.RandomSampler, D.ReplacementSampler, D.SequentialSampler):
