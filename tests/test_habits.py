@@ -54,6 +54,10 @@ def late_tracking():
         (late_tracking, "track_running_stats was False when the layer was made"),
         (lambda: megengine.autodiff.GradManager().attach(megengine.tensor([1])), "expected .* floating-point dtype"),
         (lambda: megengine.quantization.create_qparams("nonsense"), "create_qparams: mode is 'nonsense'"),
+        (
+            lambda: megengine.quantization.QConfig(None, megengine.quantization.MinMaxObserver(), None, None),
+            r"act_observer is MinMaxObserver that is made already; expected .* functools.partial\(MinMaxObserver",
+        ),
         (lambda: copy.copy(megengine.data.Infinite([[3]])).nonsense, "nonsense"),
     ],
 )

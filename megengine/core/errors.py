@@ -45,7 +45,7 @@ class DTypeError(RefusedError, TypeError, ValueError):
     """A dtype is unknown or not accepted here, or values do not make an array of numbers."""
 
 
-class DeviceError(RefusedError):
+class DeviceError(RefusedError, ValueError):
     """A device is missing, or tensors live on different devices."""
 
 

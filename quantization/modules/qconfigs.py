@@ -1,15 +1,19 @@
 """QConfig and its presets: which observers and fake quantizers a QAT module gets."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from megengine.core.errors import OptionError
 from megengine.module import Module
 from megengine.quantization.modules.fake_quant import TQT, FakeQuantize
 from megengine.quantization.ranges import (
     ExponentialMovingAverageObserver,
     HistogramObserver,
     MinMaxObserver,
+    Observer,
     PassiveObserver,
     SyncExponentialMovingAverageObserver,
     SyncMinMaxObserver,
@@ -19,21 +23,38 @@ from megengine.quantization.ranges import (
 Factory = Callable[..., Any] | None
 
 
+class _Factories(NamedTuple):
+    weight_observer: Factory
+    act_observer: Factory
+    weight_fake_quant: Factory
+    act_fake_quant: Factory
+
+
 @at("megengine.quantization.qconfig")
-class QConfig(NamedTuple):
+class QConfig(_Factories):
     """How a module is quantized: factories (classes or partials) of its observers and fake quantizers, or None.
 
-    Two configs are equal if they make the same classes with the same arguments.
+    Two configs are equal if they make the same classes with the same arguments. Raises OptionError for an observer that
+    is made already, which all modules would share.
 
     Example:
         >>> min_max_fakequant_qconfig.act_observer.keywords
         {'dtype': 'qint8'}
     """
 
-    weight_observer: Factory
-    act_observer: Factory
-    weight_fake_quant: Factory
-    act_fake_quant: Factory
+    __slots__ = ()
+
+    def __new__(
+        cls, weight_observer: Factory, act_observer: Factory, weight_fake_quant: Factory, act_fake_quant: Factory
+    ) -> QConfig:
+        for name, factory in (("weight_observer", weight_observer), ("act_observer", act_observer)):
+            if isinstance(factory, Observer):
+                kind = type(factory).__name__
+                raise OptionError(
+                    f"QConfig: {name} is {kind} that is made already; expected what makes one for each module: {kind}, "
+                    f"or functools.partial({kind}, dtype=...)"
+                )
+        return super().__new__(cls, weight_observer, act_observer, weight_fake_quant, act_fake_quant)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, tuple) or len(other) != len(self):

@@ -148,3 +148,33 @@ def transforms_are_shown_by_their_class(mge):
 
     made = T.ToMode(), T.Resize(3), T.Normalize(), T.Pad(1), T.Compose([T.ToMode()]), T.PseudoTransform(), Own()
     return [repr(transform) for transform in made]
+
+
+@habit
+def names_with_any_one_character(mge):
+    class Net(mge.module.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.fc2 = mge.module.ReLU(), mge.module.ReLU()
+
+        def forward(self, x):
+            return self.fc2(self.fc1(x))
+
+    graph = mge.traced_module.trace_module(Net(), mge.tensor(values(2))).graph
+    patterns = "Net_fc?", "Net_fc?_out", "Net_f??out", "NET_?", "?et_fc1*"
+    return [[node.name for node in graph.get_node_by_name(p).as_list()] for p in patterns]
+
+
+@habit
+def errors_that_programs_catch(mge):
+    Q, x = mge.quantization, mge.tensor([1.0])
+    calls = [lambda name=name: x.to(name) for name in ("foo9", "cpuz", "", "GPU0")]
+    calls += [lambda: Q.QConfig(Q.MinMaxObserver(), None, None, None)]
+    calls += [lambda: Q.QConfig(None, act_observer=Q.HistogramObserver(), weight_fake_quant=None, act_fake_quant=None)]
+    found = []
+    for call in calls:
+        try:
+            call()
+        except ValueError:
+            found.append(True)
+    return found

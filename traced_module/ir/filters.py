@@ -102,13 +102,13 @@ class NodeFilter(BaseFilter[Node]):
     """Nodes."""
 
     def name(self, name: str, ignorecase: bool = True) -> NodeFilter:
-        """Those whose name matches a pattern in which `*` stands for anything (`conv*_out`).
+        """Those whose name matches a pattern: `*` stands for anything (`conv*_out`), `?` for one character.
 
         A pattern with a `.` is one of paths and qualnames (`layer1.*.relu_out`). Others may also match the name behind
         that of its graph, as in MegEngine (`Net_conv_out`, `Net_sub_relu_out` in the graph of `sub`, `*sub*`).
         """
         pattern = re.compile(
-            "".join(".*" if part == "*" else re.escape(part) for part in re.split(r"(\*)", name)),
+            "".join({"*": ".*", "?": "."}.get(part, re.escape(part)) for part in re.split(r"([*?])", name)),
             re.IGNORECASE if ignorecase else 0,
         )
         known = self._items

@@ -149,7 +149,7 @@ class InternalGraph:
 
     @kinds_named
     def get_node_by_name(self, name: str | None = None, ignorecase: bool = True, recursive: bool = True) -> NodeFilter:
-        """Nodes whose name matches a pattern in which `*` stands for anything (`conv*_out`).
+        """Nodes whose name matches a pattern: `*` stands for anything (`conv*_out`), `?` for one character.
 
         A pattern with a `.` is one of paths and qualnames (`layer1.*.relu_out`, `*.[func_relu]`).
         """
