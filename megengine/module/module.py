@@ -81,7 +81,7 @@ def _put(parent: Any, key: Any, value: Any) -> None:
 _OF_ALL = frozenset({"name", "training", "quantize_disabled"})  # settings of every module; no shape depends on them
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 # entries of MegEngine's state of a module that are not attributes here
-_BOOKKEEPING = frozenset({"_modules", "_name", "_short_name"})
+_BOOKKEEPING = frozenset({"_modules", "_name", "_short_name", "_m_dump_modulestate"})
 
 
 def _head(prefix: str | None) -> str:

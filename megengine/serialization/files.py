@@ -18,7 +18,7 @@ from megengine.dispatch.refusal import checked
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
 from megengine.serialization.mge_file import HEAD, refuse_mge
 from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses
-from megengine.serialization.pickles import Record, Thaw, read_records
+from megengine.serialization.pickles import Thaw, read_records
 from megengine.serialization.standard import STANDARD
 from megengine.serialization.torch_file import LEGACY_MAGIC
 from megengine.serialization.writer import dumps
@@ -157,11 +157,7 @@ def _loaded(f: IO[bytes], map_location: Location, allow: Sequence[type], unsafe:
         records = read_records(content)
         if records == LEGACY_MAGIC:
             raise FileFormatError("load: PyTorch's old format; read it with megengine.serialization.read_pth(path)")
-        name = str(records.target) if isinstance(records, Record) else ""
-        if name and name not in ROOTS:
-            late.ensure(name)
-        reader = ROOTS.get(name)
-        value = builder_of(allow, imported=True)(records) if reader is None else reader(records, allow=allow)
+        value = builder_of(allow, imported=True)(records)
         return value if map_location is None else _moved(value, map_location)
 
 
@@ -181,9 +177,7 @@ def _read_archive(file: Any, allow: Sequence[type]) -> Any:
     return reader(file, str(getattr(file, "name", "the file")), allow=allow)
 
 
-# kinds of objects that are not trees of values: name of the outermost object -> reader(records, allow=...)
-ROOTS: dict[str, Callable[..., Any]] = {}
-# and how they are written: class -> content of the file as buffers
+# how objects that are not trees of values are written: class -> content of the file as buffers
 WRITERS: dict[type, Callable[[Any], list[Buffer]]] = {}
 # other formats of objects of these classes: suffix of a path -> writer(object, path)
 SUFFIXES: dict[str, Callable[[Any, Path], None]] = {}

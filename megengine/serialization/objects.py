@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ from megengine.device import default_device
 from megengine.dispatch.refusal import own
 from megengine.module import Module
 from megengine.serialization.arrays import quantized_of
-from megengine.serialization.pickles import Builder, Owning, Record
+from megengine.serialization.pickles import Builder, Owning, Record, Whole
 from megengine.tensor import Parameter, Tensor
 
 _LAYERS: dict[str, type[Module]] = {
@@ -128,7 +129,7 @@ class AllowedClasses(Mapping[str, Builder]):
     """
 
     def __init__(self, table: Mapping[str, Builder], allow: Sequence[type], *, imported: bool = False) -> None:
-        self._table, self._imported = dict(table), imported
+        self._table, self._imported, self._allow = dict(table), imported, allow
         self._by_name: dict[str, Builder] = {}
         for kind in allow:
             if not isinstance(kind, type):
@@ -142,7 +143,8 @@ class AllowedClasses(Mapping[str, Builder]):
             late.ensure(name)  # it, or an earlier file, may have added to the table
             self._table = {**OBJECTS, **self._table}
         if name in self._table:
-            return self._table[name]
+            found = self._table[name]
+            return replace(found, allow=self._allow) if isinstance(found, Whole) else found
         last = name.rpartition(".")[2]
         if self._imported and last not in self._by_name:
             return module_of(_imported_layer(name))

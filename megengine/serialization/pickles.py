@@ -7,7 +7,7 @@ table are refused.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from megengine.core.text import counted
 from megengine.serialization.pickle_opcodes import read_records
 from megengine.serialization.pickle_stream import ATOMS, Blob, Global, Persistent, Record
 
-__all__ = ["NUMBER_TYPES", "PLAIN", "Blob", "Builder", "Global", "Owning", "Record", "Thaw", "read_records"]
+__all__ = ["NUMBER_TYPES", "PLAIN", "Blob", "Builder", "Global", "Owning", "Record", "Thaw", "Whole", "read_records"]
 
 _MAX_DEPTH = 100
 _MAX_OWNED = 16  # more arguments than an array or a tensor has
@@ -44,6 +44,17 @@ class Owning:
 
     def __call__(self, record: Record) -> Any:
         return self.build(record)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A reader of a record as it was read, in which nothing is built yet; `allow` are the caller's own classes."""
+
+    read: Callable[..., Any]
+    allow: Sequence[type] = ()
+
+    def __call__(self, record: Record) -> Any:
+        return self.read(record, allow=self.allow)
 
 
 class Thaw:
@@ -146,6 +157,8 @@ class Thaw:
 
     def build(self, record: Record, builder: Builder, depth: int) -> Any:
         """The object that a record describes."""
+        if isinstance(builder, Whole):
+            return builder(record)
         take = self.owned if isinstance(builder, Owning) else self
         ready = Record(record.target, take(record.args, depth), take(record.state, depth))
         ready.items = None if record.items is None else [self(v, depth) for v in record.items]

@@ -35,6 +35,23 @@ class Plain:
         self.value = value
 
 
+def test_checkpoints_hold_traced_modules_and_layers_that_were_traced():
+    """MegEngine 1.13 saved {"net": traced, "epoch": 3, "layers": [net.fc, net.act]} in one file."""
+    found = load(DATA / "checkpoint_of_traced.pkl")
+    assert (list(found), found["epoch"]) == (["net", "epoch", "layers"], 3)
+    assert found["net"](tensor([[3.0, 1.0], [0.0, 5.0]])).numpy().tolist() == [[1.0], [0.0]]
+    assert [repr(layer) for layer in found["layers"]] == ["Linear(in_features=2, out_features=1, bias=True)", "ReLU()"]
+    assert found["layers"][0](tensor([[0.0, 5.0]])).item() == -10.0
+
+
+@pytest.mark.parametrize("state", [{}, {"module": ("megengine.module.linear", "Nothing"), "state": {}}, None])
+def test_layers_of_traced_modules_that_are_damaged(state):
+    name = b"cmegengine.traced_module.serialization\n_ModuleState\n"
+    content = b"\x80\x04" + name + b")\x81" + pickle.dumps(state, 2)[2:-1] + b"b."
+    with pytest.raises(FileFormatError, match="_ModuleState has unexpected contents"):
+        load(io.BytesIO(content))
+
+
 def test_tensors_of_every_dtype():
     tensors, expected = load(DATA / "tensors.pkl"), np.load(DATA / "tensors.npz")
     for name, value in tensors.items():

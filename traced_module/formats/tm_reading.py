@@ -24,8 +24,8 @@ from megengine.dispatch.refusal import kinds_named
 from megengine.module import Module
 from megengine.serialization import builder_of
 from megengine.serialization.arrays import quantized_of
-from megengine.serialization.files import ROOTS
-from megengine.serialization.pickles import Global, Record, read_records
+from megengine.serialization.objects import OBJECTS, AllowedClasses
+from megengine.serialization.pickles import Global, Record, Whole, read_records
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.editing.inferring import infer_again
 from megengine.traced_module.formats import tm_loaders, tm_tensors, tm_versions
@@ -51,6 +51,7 @@ from megengine.traced_module.tracing.calls import Static
 
 _HOME = "megengine.traced_module"
 ROOT = f"{_HOME}.traced_module.TracedModule"
+_LAYER = f"{_HOME}.serialization._ModuleState"
 _MOST_PARTS = 1 << 20  # arguments and attributes of all graphs and modules of a file together
 _ARGUMENTS_DEEP = 100
 
@@ -185,7 +186,7 @@ class _Reader:
         if _kind(value) == ROOT:
             return self.module(value)
         if id(value) not in self.made:
-            is_layer = _kind(value) == f"{_HOME}.serialization._ModuleState"
+            is_layer = _kind(value) == _LAYER
             part = self.layer(_state(value)) if is_layer else self.build(value)
             if isinstance(value, Record) and not isinstance(part, (Tensor, Module)):
                 raise FileFormatError(f"{what[:60]!r} is a {type(part).__name__}; expected a module or a tensor")
@@ -454,4 +455,14 @@ def _word(value: Any) -> str:
     return value
 
 
-ROOTS[ROOT] = read_tm
+def _layer_of(record: Record) -> Module:
+    """A layer of a module that was saved after its traced form, which MegEngine writes as in that."""
+    home, name = record.state["module"]
+    path = Global(_word(home), _word(name))
+    layer = AllowedClasses(OBJECTS, ())[str(path)](Record(path, (), record.state["state"]))
+    tm_versions.upgrade_layer(layer)
+    return layer
+
+
+OBJECTS[ROOT] = Whole(read_tm)
+OBJECTS[_LAYER] = _layer_of
