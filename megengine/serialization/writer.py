@@ -33,6 +33,10 @@ _SMALL = [pickle.BININT1 + bytes((number,)) for number in range(256)]
 _ORDERS = {"=": "<", "|": "|", "<": "<", ">": ">"}
 
 
+# how kinds of objects of other packages are written inside of containers: class -> method(writer, object)
+KINDS: dict[type, Callable[[Any, Any], None]] = {}
+
+
 class PickleWriter:
     """Builds a pickle from known opcodes; subclasses add kinds of objects.
 
@@ -88,7 +92,9 @@ class PickleWriter:
 
     def method_of(self, value: Any) -> Callable[[Any, Any], None]:
         standard = ((type(value), PickleWriter.standard),) if path_of(type(value)) in WRITTEN else ()
-        method = next((m for kinds, m in (*self.kinds, *standard, *_METHODS) if isinstance(value, kinds)), None)
+        method = next(
+            (m for kinds, m in (*self.kinds, *KINDS.items(), *standard, *_METHODS) if isinstance(value, kinds)), None
+        )
         if method is None and _path(value) in OBJECTS:
             method = PickleWriter.known_object
         if isinstance(value, type):  # only classes of numbers can be written

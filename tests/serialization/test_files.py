@@ -15,6 +15,7 @@ from megengine.core.dtype import bfloat16, qint8, qint32, quint8
 from megengine.core.errors import DTypeError, FileFormatError, OptionError
 from megengine.serialization import load, save
 from megengine.tensor import Parameter, Tensor, tensor
+from megengine.traced_module import trace_module
 
 DATA = Path(__file__).parents[1] / "data" / "megengine"
 
@@ -42,6 +43,25 @@ def test_checkpoints_hold_traced_modules_and_layers_that_were_traced():
     assert found["net"](tensor([[3.0, 1.0], [0.0, 5.0]])).numpy().tolist() == [[1.0], [0.0]]
     assert [repr(layer) for layer in found["layers"]] == ["Linear(in_features=2, out_features=1, bias=True)", "ReLU()"]
     assert found["layers"][0](tensor([[0.0, 5.0]])).item() == -10.0
+
+
+def test_traced_modules_are_saved_beside_other_values():
+    x = tensor([[3.0, 1.0], [0.0, 5.0]])
+    nets = [trace_module(M.Sequential(*layers), x) for layers in ((M.Linear(2, 3), M.ReLU()), (M.Sigmoid(),))]
+    layer, array, file = M.Linear(2, 2), np.arange(5000.0), io.BytesIO()
+    save(
+        {"net": nets[0], "both": [*nets, nets[0]], "layer": layer, "weights": nets[0].state_dict(), "big": array}, file
+    )
+    file.seek(0)
+    found = load(file)
+    assert list(found) == ["net", "both", "layer", "weights", "big"]
+    assert found["both"][0] is found["both"][2] is found["net"]
+    for again, net in zip(found["both"][:2], nets, strict=True):
+        np.testing.assert_array_equal(again(x).numpy(), net(x).numpy())
+        assert str(again.graph) == str(net.graph)
+    np.testing.assert_array_equal(found["layer"](x).numpy(), layer(x).numpy())
+    np.testing.assert_array_equal(found["weights"]["0.weight"], nets[0].state_dict()["0.weight"])
+    np.testing.assert_array_equal(found["big"], array)
 
 
 @pytest.mark.parametrize("state", [{}, {"module": ("megengine.module.linear", "Nothing"), "state": {}}, None])

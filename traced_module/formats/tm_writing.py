@@ -23,7 +23,7 @@ from megengine.serialization import write_atomically
 from megengine.serialization.arrays import with_metadata
 from megengine.serialization.files import WRITERS
 from megengine.serialization.objects import module_state
-from megengine.serialization.writer import PickleWriter
+from megengine.serialization.writer import KINDS, PickleWriter
 from megengine.tensor import Tensor
 from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.formats.tm_lowering import FUNCTIONS, for_megengine, results_without_tensor
@@ -98,8 +98,8 @@ class _TmWriter(PickleWriter):
         self.tuple_(value)
         self.remember(value)
 
-    def graph_of(self, objects: list[Stub], root: Stub) -> list[Any]:
-        """The pickle of the root: these objects, then their states."""
+    def graph_of(self, objects: list[Stub], root: Stub) -> None:
+        """Write the root: these objects, then their states."""
         for stub in objects:
             self.make(stub)
             self.put(pickle.POP)
@@ -108,7 +108,6 @@ class _TmWriter(PickleWriter):
             self.write(stub.state)
             self.put(pickle.BUILD, pickle.POP)
         self.write(root)
-        return self.content()
 
     kinds = (
         (Name, lambda writer, value: writer.name(value.path)),
@@ -142,6 +141,25 @@ def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
 @nests()
 def tm_content(traced: TracedModule) -> list[Any]:
     """The content of a `.tm` file, as buffers. Raises as `save_tm`."""
+    writer = _TmWriter()
+    writer.graph_of(*_described(traced))
+    return writer.content()
+
+
+@nests()
+def _beside_others(writer: PickleWriter, traced: TracedModule) -> None:
+    """Write a traced module that is in a container, as `{"net": traced, "epoch": 3}`."""
+    own = _TmWriter()
+    vars(own).update(vars(writer), methods=own.methods)  # the stream goes on
+    objects, root = _described(traced)
+    own.graph_of(objects, root)
+    vars(writer).update(vars(own), methods=writer.methods)
+    writer.memo[id(traced)] = writer.memo[id(root)]
+    writer.kept.append(traced)
+
+
+def _described(traced: TracedModule) -> tuple[list[Stub], Stub]:
+    """The objects of a file and its root; warns of what MegEngine will not load or run."""
     traced = for_megengine(traced)
     described, warn = _Description(), get_logger(__name__).warning
     root = described.traced(traced, is_top=True)
@@ -157,7 +175,7 @@ def tm_content(traced: TracedModule) -> list[Any]:
         )
     if described.plain:
         warn(f".tm: {', '.join(list(described.plain)[:5])} is written as a plain tuple")
-    return _TmWriter().graph_of([*described.objects, *described.built], root)
+    return [*described.objects, *described.built], root
 
 
 class _Description:
@@ -474,3 +492,4 @@ def _argspec(signature: inspect.Signature | None) -> Stub | None:
 
 
 WRITERS[TracedModule] = tm_content
+KINDS[TracedModule] = _beside_others
