@@ -24,13 +24,31 @@ needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no 
 def compiled(folder, text, *flags, compiler="gcc", name="net"):
     """A library of the text."""
     source, library = folder / f"{name}.c", folder / f"{name}.so"
-    source.write_text(text)
+    source.write_text(text if compiler == "g++" else with_strings(text))
     standard = () if compiler == "g++" or any(f.startswith("-std") for f in flags) else ("-std=c99",)
     made = folder / f"{name}.o"
     _run([compiler, *standard, *STRICT, *(flags or ("-O1",)), "-fPIC", "-c", str(source), "-o", str(made)])
     # a library that is linked with -ffast-math turns subnormal numbers off in the process that loads it
     _run([compiler, "-shared", str(made), "-o", str(library)])
     return ctypes.CDLL(str(library))
+
+
+# how a string literal writes each byte
+_ESCAPES = np.array([f"\\{byte:03o}".encode() for byte in range(256)])
+_LARGE = 50_000  # characters
+
+
+def with_strings(text):
+    """The text with large arrays of bytes as string literals, which compilers read in a tenth of the time."""
+
+    def string(found):
+        values = np.fromstring(found["values"], np.int64, sep=",")
+        assert int(found["size"]) == values.size
+        assert values.min() >= -128 and values.max() <= 127
+        return f'{found[1]}"{_ESCAPES[values.astype(np.int8).view(np.uint8)].tobytes().decode()}";'
+
+    array = rf"(static const int8_t \w+\[(?P<size>\d+)\] = )\{{(?P<values>[-\d,\s]{{{_LARGE},}})\}};"
+    return re.sub(array, string, text)
 
 
 def _run(line):
