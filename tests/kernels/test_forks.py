@@ -37,7 +37,8 @@ def test_children_of_a_process_whose_threads_run_plans_and_eager_calls():
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", ["plan", "python", "eager", "matmul", "svd", "loader", "train", "plan,train,threads"])
 def test_many_forks_beside(kinds):
-    assert rounds(kinds, 25) == "25 of 25"
+    count = 10 if kinds == "svd" else 25  # each child starts the threads of LAPACK anew, which takes a second
+    assert rounds(kinds, count) == f"{count} of {count}"
 
 
 @pytest.mark.parametrize("way", ["threads", "fork"])
