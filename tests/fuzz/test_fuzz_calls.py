@@ -28,11 +28,6 @@ BEST = isa.available()[-1]
 
 
 @pytest.mark.slow
-def test_random_calls(capfd):
-    assert fuzz_calls.main(["--count", "600", "--seed", "11", "--levels", BEST]) == 0, capfd.readouterr().out
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("level", isa.available())
 def test_many_random_calls(level, capfd):
     count = ["--count", "3000", "--seed", str(100 + isa.level(level))]
