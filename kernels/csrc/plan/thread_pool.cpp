@@ -62,10 +62,11 @@ void leave(int cpu) {
 struct Round {
     using Job = std::function<void(int, int)>;
 
-    // The number of the step in the high half, its next part in the low half: whoever moves it on owns the
-    // part, and then the step is not over, so `job` and `parts` belong to it.
-    std::atomic<std::uint64_t> next{0};
-    std::atomic<int> parts{0};
+    // The number of the step in the high half, how many of its parts nobody has taken in the low half:
+    // whoever takes one off owns it, and then the step is not over, so `job` belongs to it. How many there
+    // are must not lie beside it: a worker would read that of the next step, and take a part which this one
+    // does not have.
+    std::atomic<std::uint64_t> open{0};
     std::atomic<const Job*> job{nullptr};
     std::atomic<int> left{0};
     std::atomic<int> step{0};  // changes with each step; workers wait for it
@@ -74,24 +75,22 @@ struct Round {
     const int cpu = sched_getcpu();  // of the caller
 
     void begin(int count, const Job& work) {
-        parts.store(count, std::memory_order_relaxed);
         job.store(&work, std::memory_order_relaxed);
         left.store(count, std::memory_order_relaxed);
-        next.store(((next.load(std::memory_order_relaxed) >> 32) + 1) << 32, std::memory_order_release);
+        const std::uint64_t number = (open.load(std::memory_order_relaxed) >> 32) + 1;
+        open.store(number << 32 | static_cast<std::uint32_t>(count), std::memory_order_release);
         step.fetch_add(1, std::memory_order_release);
         step.notify_all();
     }
 
     void take(int member) {
-        std::uint64_t at = next.load(std::memory_order_acquire);
-        while (true) {
-            const int part = static_cast<int>(at & 0xffffffffu);
+        std::uint64_t at = open.load(std::memory_order_acquire);
+        while (const auto parts = static_cast<std::uint32_t>(at)) {
             const Job* work = job.load(std::memory_order_relaxed);
-            if (part >= parts.load(std::memory_order_relaxed)) return;
-            if (!next.compare_exchange_weak(at, at + 1, std::memory_order_acq_rel, std::memory_order_acquire))
+            if (!open.compare_exchange_weak(at, at - 1, std::memory_order_acq_rel, std::memory_order_acquire))
                 continue;
-            (*work)(part, member);
-            ++at;
+            (*work)(static_cast<int>(parts - 1), member);
+            --at;
             if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) left.notify_one();
         }
     }
