@@ -71,6 +71,16 @@ def test_reductions_of_integers(op, dtype):
             check(op, [draw(shape, dtype)], {"axis": axis, "keepdims": False})
 
 
+@pytest.mark.parametrize("dtype", ["i4", "i8", "i1", "u1"])
+def test_sums_and_products_of_integers_wrap_around(dtype):
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    x = np.random.default_rng(0).choice(np.array([least, least + 1, most - 1, most], dtype), (3, 300))
+    for op, axis in (("sum", 0), ("sum", 1), ("prod", 0), ("prod", 1)):
+        check(op, [x], {"axis": axis, "keepdims": False})
+    for axis, reverse in ((0, False), (1, True)):
+        check("cumsum", [x], {"axis": axis, "reverse": reverse})
+
+
 @pytest.mark.parametrize("op", ["max", "min"])
 @pytest.mark.parametrize("n", [31, 32, 33, 63, 64, 65, 66, 95, 96, 97, 129, 508])
 def test_extremes_of_long_rows(op, n):

@@ -86,6 +86,15 @@ def test_every_type(op, dtype, size):
     check(op, [array_of((size,), dtype, k) for k in range(1 if op == "clip" else count)])
 
 
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "i8"])
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "square", "neg", "abs"])
+def test_integers_wrap_around(op, dtype):
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    ends = np.array([least, least + 1, 0, 1, most // 2 + 1, most - 1, most], dtype)
+    pairs = [np.resize(a, 1025) for a in (np.repeat(ends, ends.size), np.tile(ends, ends.size))]
+    check(op, pairs[: 1 if op in ("square", "neg", "abs") else 2])
+
+
 ENDS = (0.0, -0.0, 1.0, -1.0, 0.1, 5.5, -7.25, 1e-45, -1e-40, 3e38, -1e30, np.inf, -np.inf, np.nan)
 
 
@@ -159,6 +168,34 @@ def test_halves_are_rounded_away_from_zero_and_nothing_less(dtype):
 @pytest.mark.parametrize("source", ["?", *NUMBERS])
 def test_casts(source, target):
     check("cast", [array_of((3, 5), source)], {"dtype": np.dtype(target)})
+
+
+@pytest.mark.parametrize("target", [t for t in NUMBERS if t[0] in "iu"])
+@pytest.mark.parametrize("source", ["f2", "f4", "f8", bfloat16], ids=str)
+def test_numbers_that_no_integer_holds_become_the_smallest(source, target):
+    """And of that the low bits, where the type has less than 32."""
+    held = max(np.iinfo(target).bits, 32)
+    ends = [
+        np.nan,
+        np.inf,
+        -np.inf,
+        3e38,
+        -3e38,
+        2.0**held,
+        2.0 ** (held - 1),
+        -(2.0 ** (held - 1)),
+        2.0**30,
+        300.7,
+        -1.5,
+    ]
+    with np.errstate(over="ignore"):
+        x = np.resize(np.array(ends).astype(source), 83)
+    inside = [-(2 ** (held - 1)) <= v < 2 ** (held - 1) for v in x.astype("f8")]
+    whole = [int(v) if fits else -(2 ** (held - 1)) for v, fits in zip(x.astype("f8"), inside, strict=True)]
+    want = np.array(whole, f"i{held // 8}").astype(target)
+    for level in isa.available():
+        with isa.capped(level):
+            np.testing.assert_array_equal(run("cast", [x], {"dtype": np.dtype(target)}), want)
 
 
 @pytest.mark.parametrize("dtype", ["?", *NUMBERS])

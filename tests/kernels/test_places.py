@@ -87,6 +87,22 @@ def test_updates_are_put_along_an_axis(shape, of_index, axis, reduction):
         np.testing.assert_array_equal(got, scattered(x, index, updates, axis, reduction))
 
 
+@pytest.mark.parametrize("dtype", [t for t in NUMBERS if t[0] in "iu"])
+def test_integers_that_come_together_wrap_around(dtype):
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    x, updates = np.random.default_rng(0).choice(np.array([least, least + 1, most - 1, most], dtype), (2, 4, 6))
+    index = places(updates.shape, 4)
+    for reduction in ("add", "mul"):
+        got, _ = planned("scatter_elements", [x, index, updates], {"axis": 0, "reduction": reduction})
+        np.testing.assert_array_equal(got, scattered(x, index, updates, 0, reduction))
+    cols = x[:, :3].reshape(1, 1, 4, 1, 3, 1)
+    attrs = {"size": (2, 1), "stride": (1, 1), "padding": ((2, 2), (0, 0)), "dilation": (1, 1)}
+    got, _ = planned("fold", [cols], attrs)
+    sums = [sum(int(x[o, at + 2 - o]) for o in range(4) if 0 <= at + 2 - o < 3) for at in (0, 1)]
+    want = np.array([s % 2 ** (8 * x.itemsize) for s in sums], f"u{x.itemsize}").astype(dtype)
+    np.testing.assert_array_equal(got.reshape(-1), want)
+
+
 @pytest.mark.parametrize("reduction", COMBINE)
 @pytest.mark.parametrize(("shape", "depth", "count"), BLOCKS, ids=str)
 def test_updates_are_put_at_coordinates(shape, depth, count, reduction):

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/step_capsule.h"
+#include "common/wrapping.h"
 #include "float/kernels.h"
 #include "runtime/bind.h"
 #include "strided/index.h"
@@ -112,8 +113,8 @@ nb::object reduce_step(const std::string& op, const std::string& type, const Len
         constexpr std::bool_constant<std::is_integral_v<T>> wraps;
         if (op == "max") return made([](T a, T b) { return above(b, a) ? b : a; }, std::true_type());
         if (op == "min") return made([](T a, T b) { return below(b, a) ? b : a; }, std::true_type());
-        if (op == "prod") return made([](T a, T b) { return static_cast<T>(a * b); }, wraps);
-        if (op == "sum") return made([](T a, T b) { return static_cast<T>(a + b); }, wraps);
+        if (op == "prod") return made([](T a, T b) { return product_of(a, b); }, wraps);
+        if (op == "sum") return made([](T a, T b) { return sum_of(a, b); }, wraps);
         throw nb::value_error(("reduce_step: no reduction " + op).c_str());
     });
 }
@@ -167,7 +168,7 @@ class RunningSumStep final : public Step {
             for (std::int64_t i = 1; i < s_.n; ++i)
                 for (std::int64_t c = 0; c < s_.inner; ++c) {
                     const std::int64_t at = begin + i * step + c;
-                    y[at] = static_cast<T>(y[at - step] + x[at]);
+                    y[at] = sum_of(y[at - step], x[at]);
                 }
         }
     }
@@ -181,7 +182,7 @@ class RunningSumStep final : public Step {
         for (std::int64_t r = 0; r < kRows; ++r) totals[r] = y[r * s_.n + begin] = x[r * s_.n + begin];
         for (std::int64_t i = 1, at = begin + step; i < s_.n; ++i, at += step)
             for (std::int64_t r = 0; r < kRows; ++r) {
-                totals[r] = static_cast<T>(totals[r] + x[r * s_.n + at]);
+                totals[r] = sum_of(totals[r], x[r * s_.n + at]);
                 y[r * s_.n + at] = totals[r];
             }
     }

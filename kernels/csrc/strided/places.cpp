@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/step_capsule.h"
+#include "common/wrapping.h"
 #include "runtime/bind.h"
 #include "strided/index.h"
 #include "strided/types.h"
@@ -263,8 +264,8 @@ nb::object for_update(const std::string& reduction, const std::string& type, std
     }
     return for_number(type, [&](auto value) -> nb::object {
         using T = decltype(value);
-        if (reduction == "add") return make(value, [](T a, T b) { return static_cast<T>(a + b); });
-        if (reduction == "mul") return make(value, [](T a, T b) { return static_cast<T>(a * b); });
+        if (reduction == "add") return make(value, [](T a, T b) { return sum_of(a, b); });
+        if (reduction == "mul") return make(value, [](T a, T b) { return product_of(a, b); });
         if (reduction == "max") return make(value, [](T a, T b) { return above(b, a) ? b : a; });
         if (reduction == "min") return make(value, [](T a, T b) { return below(b, a) ? b : a; });
         throw nb::value_error(("no reduction " + reduction).c_str());

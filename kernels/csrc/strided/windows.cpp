@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/step_capsule.h"
+#include "common/wrapping.h"
 #include "runtime/bind.h"
 #include "strided/types.h"
 
@@ -75,7 +76,7 @@ class FoldStep final : public Step {
                 T* to = y + (z * w_.in[1] + r) * w_.in[2];
                 for (std::int64_t k = 0; k < w_.out[2]; ++k)
                     if (const std::int64_t c = w_.place(2, k, tap[2]); w_.inside(2, c))
-                        to[c] = static_cast<T>(to[c] + from[k * taps]);
+                        to[c] = sum_of(to[c], from[k * taps]);
             }
         }
     }
