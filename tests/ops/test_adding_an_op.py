@@ -118,16 +118,16 @@ def found(model, **inputs):
 
 
 def test_the_reader_of_an_operator():
-    node = onnx.helper.make_node("Celu", ["x"], ["y"], alpha=0.5)
+    node = onnx.helper.make_node("Selu", ["x"], ["y"], alpha=0.5)
     values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 3]) for n in "xy"]
-    graph = onnx.helper.make_graph([node], "celu", values[:1], values[1:])
+    graph = onnx.helper.make_graph([node], "selu", values[:1], values[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     exec(SOURCES[1], vars(math_rules).copy())
     try:
         a = x(2, 3)
         np.testing.assert_allclose(load(model.SerializeToString())(a).numpy(), found(model, x=a.numpy()), rtol=1e-6)
     finally:
-        del context.RULES["Celu"]
+        del context.RULES["Selu"]
 
 
 def test_the_writer_of_an_op(monkeypatch):

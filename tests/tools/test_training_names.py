@@ -142,7 +142,7 @@ def test_orders():
         lambda: RandomSampler(3),
         lambda: SequentialSampler(data, 0),
         lambda: RandomSampler(data, rank=1),
-        lambda: RandomSampler(data, world_size=2),
+        lambda: RandomSampler(data, world_size=2, rank=2),
         lambda: SequentialSampler(data, drop_last="x"),
         lambda: ReplacementSampler(data, num_samples=0),
     ):
