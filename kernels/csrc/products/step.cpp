@@ -49,7 +49,9 @@ class LinearStep final : public Step {
             const double most_units = static_cast<double>((units + parts - 1) / parts);
             return most_units / static_cast<double>(units);
         };
-        by_columns_ = longest(panels()) <= longest(rows_);
+        // of two ways that are as even, the one that leaves the larger operand in one core's cache
+        const double of_columns = longest(panels()), of_rows = longest(rows_);
+        by_columns_ = rows_ > columns_ ? of_columns < of_rows : of_columns <= of_rows;
         parts_ = static_cast<int>(std::min(parts, by_columns_ ? panels() : rows_));
     }
 
