@@ -12,7 +12,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.text import counted
-from megengine.kernels import int8
+from megengine.kernels import int8, int8_rows
 from megengine.kernels.native import linear_rank, long_steps, step_kernel
 from megengine.kernels.problem import Problem
 
@@ -96,5 +96,10 @@ int16_dequantize = step_kernel("int16_dequantize", int8.dequantize_step, _usable
 int16_avg_pool2d = step_kernel("int16_avg_pool2d", int8.average_step, _average_usable)
 int16_mean = step_kernel(
     "int16_mean", int8.mean_step, lambda problem: int8.not_over_picture(problem) or _average_usable(problem)
+)
+int16_normalize = step_kernel(
+    "int16_normalize",
+    int8_rows.normalize_step,
+    lambda problem: int8_rows.channels_last(problem) or _usable(problem),
 )
 int16_max_pool2d = step_kernel("int16_max_pool2d", int8.maximum_step, _usable)

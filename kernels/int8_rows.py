@@ -133,7 +133,7 @@ def _softmax_step(problem: Problem, constants: Constants, threads: int) -> Any:
     )
 
 
-def _normalize_step(problem: Problem, constants: Constants, threads: int) -> Any:
+def normalize_step(problem: Problem, constants: Constants, threads: int) -> Any:
     x, a = problem.inputs[0], problem.attrs
     length = math.prod(x.shape[x.ndim - a.axes :])
     return _core.make_int8_normalize_step(
@@ -147,10 +147,13 @@ def _normalize_step(problem: Problem, constants: Constants, threads: int) -> Any
     )
 
 
+def channels_last(problem: Problem) -> str | None:
+    """Why rows are no neighbours in memory; None if they are."""
+    return "tensors of 4 axes lie channels-last" if any(s.ndim == 4 for s in problem.inputs) else None
+
+
 def _normalize_usable(problem: Problem) -> str | None:
-    if any(s.ndim == 4 for s in problem.inputs):
-        return "tensors of 4 axes lie channels-last"
-    return to_eight_bits(problem)
+    return channels_last(problem) or to_eight_bits(problem)
 
 
 def _mean_step(problem: Problem, constants: Constants, threads: int) -> Any:
@@ -229,7 +232,7 @@ int8_broadcast_multiply = step_kernel("int8_broadcast_multiply", _pair(MULTIPLY,
 int8_maximum = step_kernel("int8_maximum", _pair(LARGER, "ra", "rb"), to_eight_bits)
 int8_minimum = step_kernel("int8_minimum", _pair(SMALLER, "ra", "rb"), to_eight_bits)
 int8_softmax = step_kernel("int8_softmax", _softmax_step, to_eight_bits, packs=(1,))
-int8_normalize = step_kernel("int8_normalize", _normalize_step, _normalize_usable)
+int8_normalize = step_kernel("int8_normalize", normalize_step, _normalize_usable)
 int8_block_mean = step_kernel("int8_block_mean", _mean_step, _mean_usable)
 int8_resize = step_kernel("int8_resize", _resize_step, _resize_usable)
 int8_product_in_rows = _in_rows(int8_product)

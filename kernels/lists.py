@@ -165,7 +165,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "qminimum": (int8_rows.int8_minimum,),
     "qrecurrent": (recurrent.int8_recurrent, recurrent.int8_recurrent_rows),
     "qsoftmax": (int8_rows.int8_softmax,),
-    "qnorm": (int8_rows.int8_normalize, int8_rows.int8_normalize_in_rows),
+    "qnorm": (int8_rows.int8_normalize, int8_rows.int8_normalize_in_rows, int16.int16_normalize),
     "qavg_pool2d": (int8.int8_avg_pool2d, int16.int16_avg_pool2d),
     "qmean": (int8.int8_mean, int8_rows.int8_block_mean, int16.int16_mean),
     "qsum": (int8_rows.int8_block_mean,),

@@ -116,6 +116,20 @@ def test_pooling(level, shape, kind, out, columns):
         check("max_pool2d", x, dtype, window, name="int16_max_pool2d")
 
 
+@pytest.mark.parametrize(("shape", "axes"), [((1, 1), 1), ((5, 17), 1), ((3, 4, 5), 2), ((2, 256), 1), ((1, 32768), 1)])
+@pytest.mark.parametrize(("kind", "out"), [*POOLS, ("s16", "s8"), ("u8z", "s16")])
+@pytest.mark.parametrize("centred", [True, False])
+def test_normalization(level, shape, axes, kind, out, centred):
+    rng, tail = np.random.default_rng(0), shape[len(shape) - axes :]
+    gain = 40.0 if TYPES[out].itemsize == 1 else 9000.0
+    factors = [(rng.random(tail) * gain).astype(np.float32), rng.normal(0, 9, tail).astype(np.float32)]
+    x = values(TYPES[kind], shape, 1)
+    attrs = {"axes": axes, "E": 0.37, "centred": centred, "dtype": TYPES[out]}
+    check("qnorm", [x, *factors], [TYPES[kind], *[a.dtype for a in factors]], attrs, name="int16_normalize")
+    x.flat[:] = np.iinfo(x.dtype).min  # the largest sums
+    check("qnorm", [x, *factors], [TYPES[kind], *[a.dtype for a in factors]], attrs, name="int16_normalize")
+
+
 @pytest.mark.parametrize(("size", "fits"), [(255, True), (256, False)])
 def test_means_of_more_values_than_int32_sums_hold_are_left_to_the_reference(size, fits):
     x = np.full((1, 1, size, 256), -32768, np.int16)

@@ -158,6 +158,7 @@ nb::capsule normalize_step(int rows, int length, const std::vector<int>& x, doub
                            const std::vector<int>& clamp, int threads) {
     RowArgs r = row_of(length, x, clamp);
     r.shift = shift, r.centred = centred;
+    r.x_wide = is_wide(x.at(1)), r.y_wide = is_wide(clamp.at(3));
     return capsule(make_normalize(r, rows, threads));
 }
 

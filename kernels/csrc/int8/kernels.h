@@ -131,6 +131,7 @@ struct RowArgs {
     const float* bias = nullptr;
     double shift = 0;  // added to the variance
     bool centred = true;
+    bool x_wide = false, y_wide = false;  // s16
 };
 
 // Means over the middle axis of [outer, length, inner].
@@ -204,6 +205,7 @@ struct Table {
     void (*product)(const ProductArgs&);
     void (*softmax)(const RowArgs&);
     void (*normalize)(const RowArgs&);
+    void (*normalize_wide)(const RowArgs&);  // of a source or output that is wide
     void (*mean)(const MeanArgs&);
     void (*lookup)(const std::uint8_t* table, std::uint8_t flip, const std::uint8_t* x, std::uint8_t* y,
                    int size);  // y = table[x ^ flip]

@@ -95,7 +95,7 @@ class NormalizeStep final : public Step {
         r.gain = reinterpret_cast<const float*>(buffers[1]);
         r.bias = reinterpret_cast<const float*>(buffers[2]);
         r.rows = share(rows_, part, parts_, 4);
-        table_.normalize(r);
+        r.x_wide || r.y_wide ? table_.normalize_wide(r) : table_.normalize(r);
     }
 
   private:
