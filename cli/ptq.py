@@ -103,6 +103,12 @@ from megengine.traced_module.formats import native
     "[default: of --effort]",
 )
 @click.option("--bias-correction/--no-bias-correction", default=True, show_default=True)
+@click.option(
+    "--wide-sums/--narrow-sums",
+    default=False,
+    show_default=True,
+    help="16 bits for sums of residuals that norms and further sums alone read, as in transformers.",
+)
 @click.option("--profile", type=Choice(list(PROFILES)), default="x86", show_default=True, help="Target.")
 @click.option(
     "--precision",

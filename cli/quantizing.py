@@ -158,6 +158,7 @@ def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> 
         "distillation": counted(config.distillation, "pass") if config.distillation else "no",
         "less contrast": "yes" if config.vary else "no",
         "bias correction": "yes" if config.bias_correction else "no",
+        "wide sums": "yes" if config.wide_sums else "no",
         "profile": config.target.name,
         "rules": ", ".join(map(str, config.rules)) or "none",
         "left in float by choice": ", ".join(config.exclude) or "nothing",

@@ -46,6 +46,8 @@ from megengine.quantization.pipeline.spec import (
     Shared,
     Weight,
 )
+from megengine.quantization.pipeline.streams import REASON as STREAM
+from megengine.quantization.pipeline.streams import residual_sums
 from megengine.quantization.ranges import RangeMethod, TensorStatistics, activation_dtype
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
@@ -78,11 +80,14 @@ class _Annotator:
         self.members = {id(e): g for g in groups for e in g.inside}
         self.rooted = around_roots(self.exprs, groups)
         self.non_negative: set[int] = set()
+        self.streams: set[str] = set()
 
     def run(self) -> Annotation:
         self._choose_integer_exprs()
         self._drop_leading_and_trailing()
         self._find_inside_edges()
+        if self.config.wide_sums:
+            self.streams = residual_sums(self.exprs, self.integer, self.outputs, self._rule, self._root)
         for expr in self.exprs:
             self._note_sign(expr)
         for node in self._edges():
@@ -392,7 +397,7 @@ class _Annotator:
         scheme = self.target.non_negative if positive else self._signed(node)
         reason = "graph input" if isinstance(node.expr, Input) else "never negative" if positive else "both signs"
         if wide:
-            return Plain("s16", RangeMethod("minmax"), reason)
+            return Plain("s16", RangeMethod("minmax"), STREAM if node.name in self.streams else reason)
         if rule.scans:
             return Plain(scheme, self.config.activations, "the state, which the next step reads")
         if (mask := masked_scores(node)) is not None:
@@ -422,6 +427,8 @@ class _Annotator:
         wanted = self.result.precision.get(node.name)
         if wanted is None:
             return False
+        if node.name in self.streams and not wanted.reason.startswith("rule"):
+            return True
         inside = [n for n in node.expr.inputs if n.name in self.result.inside]
         if not wanted.reason.startswith("rule") and inside:
             return any(map(self._wide, inside))

@@ -44,6 +44,8 @@ class QuantConfig:
         vary: show GPTAQ, AdaRound, reconstruction and distillation half of the pictures in less contrast, where weights
             have fewer than 8 bits.
         bias_correction: subtract the mean error that weight and activation rounding leave per channel.
+        wide_sums: 16 bits for sums of residuals that norms and further sums alone read, as in transformers. Layers read
+            what they read before.
         profile: target, a name of `megengine.quantization.PROFILES` or a `Profile`.
         precision: bits of weights and of results, a name of `PRECISIONS`: "w8a8", "w7a8", "w4a8", "w8a16", ..., or with
             integers for weights alone "w8" and "w4".
@@ -70,6 +72,7 @@ class QuantConfig:
     distillation: int = 0
     vary: bool = False
     bias_correction: bool = True
+    wide_sums: bool = False
     profile: Profile | str = "x86"
     precision: str = "w8a8"
     group: int = 0

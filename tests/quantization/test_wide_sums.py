@@ -1,0 +1,80 @@
+"""Sums of residuals in 16 bits: which sums have them, how near float the networks are, and exact in every run."""
+
+import numpy as np
+import pytest
+
+from megengine.core.dtype import QuantizedDType
+from megengine.quantization import QuantConfig, quantize_model
+from megengine.traced_module.ir.expr import Apply
+from tests.helpers import quant_nets
+from tests.quantization.test_transformers import Rows, checked
+
+WIDE = QuantConfig(wide_sums=True)
+
+
+def block(b, x):
+    """A pre-norm block, whose sums only norms and sums read; three sums in all."""
+    x = b.op("add", b.linear(x, 16, "first"), b.constant((6, 16)), label="placed")
+    x = b.op("add", x, b.attention(b.norm(x)), label="total")
+    return b.op("add", x, b.linear(b.gelu(b.linear(b.norm(x), 32, "wide")), 16, "narrow"), label="block")
+
+
+def types(model):
+    found = {n.name: n.spec.dtype for e in model.integer_graph.exprs() if isinstance(e, Apply) for n in e.outputs}
+    return {name.removesuffix("_int"): dtype.name for name, dtype in found.items() if isinstance(dtype, QuantizedDType)}
+
+
+def test_sums_that_norms_and_sums_read_have_16_bits_and_layers_read_8():
+    b = Rows()
+    model = checked(b, b.linear(b.norm(block(b, b.x)), 4, "head"), config=WIDE)
+    found = types(model)
+    assert {name for name, dtype in found.items() if dtype == "qint16"} == {"placed", "total", "block"}
+    layers = [e for e in model.integer_graph.exprs() if isinstance(e, Apply) and e.op in ("qlinear", "qmatmul")]
+    assert len(layers) == 10
+    assert {e.inputs[0].spec.dtype.name for e in layers} == {"quint8"}
+    assert not model.report.floating
+    assert "a sum that norms and further sums alone read" in model.annotation.explain("total")
+    assert "a sum that norms" in model.report.edges["block"]
+
+
+def test_a_sum_with_a_large_channel_keeps_the_others():
+    b = Rows()
+    places = b.rng.normal(size=(6, 16)).astype(np.float32)
+    places[:, 0] += 200
+    x = b.op("add", b.linear(b.x, 16, "first"), b.g.constant(places), label="total")
+    gain = b.g.constant(np.r_[0.001, np.full(15, 20.0)].astype(np.float32))
+    graph = b.done(b.linear(b.op("mul", b.norm(x, affine=False), gain), 4, "head"))
+    noise = []
+    for config in (QuantConfig(), WIDE):
+        model, x = quantize_model(graph, b.data(), config), b.data(1, seed=9)[0]
+        noise.append(quant_nets.sqnr(quant_nets.run(graph, x)[0], quant_nets.run(model.integer_graph, x)[0]))
+    assert noise[1] > noise[0] + 3
+
+
+@pytest.mark.parametrize("reader", ["layer", "function", "output"])
+def test_a_sum_that_something_else_reads_stays_as_it_is(reader):
+    b = Rows()
+    x = b.op("add", b.linear(b.x, 16, "a"), b.linear(b.x, 16, "b"), label="total")
+    y = b.linear(b.norm(x), 16, "c")
+    if reader == "output":
+        graph = b.done(b.linear(y, 4, "head"), x)
+    else:
+        graph = b.done(b.linear(b.op("add", y, b.linear(x, 16, "d") if reader == "layer" else b.gelu(x)), 4, "head"))
+    assert "qint16" not in types(quantize_model(graph, b.data(), WIDE)).values()
+
+
+def test_sums_of_convolutional_networks_stay_as_they_are():
+    b = quant_nets.Builder()
+    x = b.conv(b.x, 8, label="stem")
+    for i in range(2):
+        x = b.op("relu", b.op("add", x, b.conv(x, 8, label=f"c{i}"), label=f"sum{i}"))
+    graph = b.done(b.conv(x, 4, label="head"))
+    narrow, wide = (quantize_model(graph, b.data(), one) for one in (QuantConfig(), WIDE))
+    assert types(narrow) == types(wide)
+
+
+def test_a_rule_stands_above():
+    b = Rows()
+    graph = b.done(b.linear(b.norm(block(b, b.x)), 4, "head"))
+    model = quantize_model(graph, b.data(), WIDE.changed(rules=("total=w8a8",)))
+    assert {name for name, dtype in types(model).items() if dtype == "qint16"} == {"placed", "block"}
