@@ -216,8 +216,8 @@ def _rearrange_infer(
 ) -> TensorSpec:
     if not x.size == math.prod(parts) == math.prod(shape) or sorted(perm) != list(range(len(parts))):
         raise ShapeError(
-            f"fused_rearrange: x {x.shape}, parts {parts}, perm {perm}, shape {shape}; expected as many elements in each, "
-            "and every axis of the parts once"
+            f"fused_rearrange: x {x.shape}, parts {parts}, perm {perm}, shape {shape}; expected as many elements in "
+            "each, and every axis of the parts once"
         )
     return TensorSpec(shape, x.dtype, x.device)
 

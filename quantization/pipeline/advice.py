@@ -14,9 +14,11 @@ from megengine import plan
 from megengine.core.errors import QuantizationError
 from megengine.dispatch.refusal import kinds_named
 from megengine.quantization.checks import Noise, finite
+from megengine.quantization.pipeline.annotate import annotate
 from megengine.quantization.pipeline.config import EFFORTS, QuantConfig
 from megengine.quantization.pipeline.quantize import QuantizedModel, requantize
 from megengine.quantization.pipeline.selection import PRECISIONS
+from megengine.quantization.pipeline.streams import REASON as STREAM
 from megengine.quantization.ranges import Progress, as_samples
 
 ROUNDS = 12  # of timing
@@ -60,8 +62,8 @@ def advise(
     """Quantize again with changed settings and measure compiled plans against the float network, by use.
 
     Tried are each of `layers` (names, such as the most sensitive ones) in float, with results of 16 bits and, where
-    weights have 4, with a weight of 8; all of them in float; and settings that cost nothing at run time: scales of
-    weights per channel, ranges of least squared error, effort `balanced`. What gains most comes first, behind it what
+    weights have 4, with a weight of 8; all of them in float; residual streams of 16 bits; and settings that cost nothing
+    at run time: scales of weights per channel, ranges of least squared error, effort `balanced`. What gains most comes first, behind it what
     costs more than half of the time, then what gains less than 1 dB. What gains less than 0.1 dB is left out.
 
     Args:
@@ -74,7 +76,8 @@ def advise(
     base = _sqnr(here, inputs, exact)
     found = []
     ends = {node.name for node in model.float_graph.inputs}  # are among the sensitive values, and no layers
-    proposals = _proposals(model.config, [name for name in layers if name not in ends], reads=calibration is not None)
+    layers = [name for name in layers if name not in ends]
+    proposals = _proposals(model.config, layers, reads=calibration is not None, streams=_has_streams(model))
     for number, (text, config) in enumerate(proposals, 1):
         other = _compiled(model, config, calibration)
         ratio = base if other is None else _sqnr(other, inputs, exact)
@@ -95,7 +98,15 @@ def _compiled(model: QuantizedModel, config: QuantConfig, calibration: Iterable[
         return None
 
 
-def _proposals(config: QuantConfig, layers: Sequence[str], *, reads: bool) -> list[tuple[str, QuantConfig]]:
+def _has_streams(model: QuantizedModel) -> bool:
+    """Whether sums of the network would have 16 bits, and have not."""
+    edges = annotate(model.float_graph, model.config.changed(wide_sums=True)).edges
+    return not model.config.wide_sums and any(spec.reason == STREAM for spec in edges.values())
+
+
+def _proposals(
+    config: QuantConfig, layers: Sequence[str], *, reads: bool, streams: bool
+) -> list[tuple[str, QuantConfig]]:
     """What to try, in words and as settings."""
     bits, results = PRECISIONS[config.precision]
     kept = [(f"keep {name} in float", config.changed(exclude=(*config.exclude, name))) for name in layers]
@@ -107,6 +118,8 @@ def _proposals(config: QuantConfig, layers: Sequence[str], *, reads: bool) -> li
     if len(layers) > 1:
         every = config.changed(exclude=(*config.exclude, *layers))
         kept.append((f"keep all of {', '.join(layers)} in float", every))
+    if streams and results == 8:
+        kept.append(("--wide-sums", config.changed(wide_sums=True)))
     if bits and config.weights == "per_tensor":
         kept.append(("--weights per_channel", config.changed(weights="per_channel")))
     careful = EFFORTS["balanced"]

@@ -5,6 +5,7 @@ import pytest
 
 from megengine.core.dtype import QuantizedDType
 from megengine.quantization import QuantConfig, quantize_model
+from megengine.quantization.pipeline import advice
 from megengine.traced_module.ir.expr import Apply
 from tests.helpers import quant_nets
 from tests.quantization.test_transformers import Rows, checked
@@ -49,6 +50,20 @@ def test_a_sum_with_a_large_channel_keeps_the_others():
         model, x = quantize_model(graph, b.data(), config), b.data(1, seed=9)[0]
         noise.append(quant_nets.sqnr(quant_nets.run(graph, x)[0], quant_nets.run(model.integer_graph, x)[0]))
     assert noise[1] > noise[0] + 3
+
+
+def test_wide_sums_are_advised_where_there_are_some():
+    wide, plain = Rows(), Rows()
+    graphs = (
+        wide.done(wide.linear(wide.norm(block(wide, wide.x)), 4, "head")),
+        plain.done(plain.linear(plain.gelu(plain.linear(plain.x, 16, "first")), 4, "second")),
+    )
+    tried = []
+    for graph, b in zip(graphs, (wide, plain), strict=True):
+        model = quantize_model(graph, b.data())
+        found = advice._proposals(model.config, [], reads=False, streams=advice._has_streams(model))
+        tried.append("--wide-sums" in [text for text, _ in found])
+    assert tried == [True, False]
 
 
 @pytest.mark.parametrize("reader", ["layer", "function", "output"])
