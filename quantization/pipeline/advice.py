@@ -62,9 +62,10 @@ def advise(
     """Quantize again with changed settings and measure compiled plans against the float network, by use.
 
     Tried are each of `layers` (names, such as the most sensitive ones) in float, with results of 16 bits and, where
-    weights have 4, with a weight of 8; all of them in float; residual streams of 16 bits; and settings that cost nothing
-    at run time: scales of weights per channel, ranges of least squared error, effort `balanced`. What gains most comes first, behind it what
-    costs more than half of the time, then what gains less than 1 dB. What gains less than 0.1 dB is left out.
+    weights have 4, with a weight of 8; all of them in float; residual streams of 16 bits; and settings that cost
+    nothing at run time: scales of weights per channel, ranges of least squared error, effort `balanced`. What gains
+    most comes first, behind it what costs more than half of the time, then what gains less than 1 dB. What gains less
+    than 0.1 dB is left out.
 
     Args:
         batches: inputs that did not calibrate.

@@ -24,8 +24,8 @@ from megengine.traced_module.formats.module_writing import ModuleWriter, node_ou
 from megengine.traced_module.formats.values import ValueWriter, class_path
 from megengine.traced_module.ir.expr import Apply, Call, Expr, GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.queries import child_graphs
 from megengine.traced_module.passes.drop_identities import source_of
+from megengine.traced_module.passes.layer_uses import graphs_below
 from megengine.traced_module.pictures.page import DATA, embedded, page_data, viewer
 
 SCRIPTS, STYLE = ("edit.js", "edit_ui.js"), "edit.css"
@@ -121,7 +121,7 @@ def _attributes(graph: InternalGraph, exprs: Sequence[Expr]) -> list[dict[str, A
             for at, name in places_read(expr):
                 if at is owner:
                     read.setdefault(name, []).append(i)
-    others = [each for one in owner.graphs for each in _entered(one) if each is not graph]
+    others = [each for one in owner.graphs for each in graphs_below(one) if each is not graph]
     foreign = {
         name
         for each in others
@@ -136,15 +136,3 @@ def _attributes(graph: InternalGraph, exprs: Sequence[Expr]) -> list[dict[str, A
         for name, readers in read.items()
         if name not in foreign and isinstance(held.get(name), (Module, Tensor))
     ]
-
-
-def _entered(graph: InternalGraph) -> list[InternalGraph]:
-    """A graph and all that it enters, each once."""
-    found = {id(graph): graph}
-    todo = [graph]
-    while todo:
-        for child in child_graphs(todo.pop()):
-            if id(child) not in found:
-                found[id(child)] = child
-                todo.append(child)
-    return list(found.values())
