@@ -10,7 +10,8 @@ namespace mge {
 
 // dst[r * step + c] = the sum over k of a[r * a_step + k] * panel[k][c], times scale, plus bias[c], plus
 // residual[r * residual_step + c], clamped; bias and residual may be null, and the residual may be dst. There
-// may be up to a panel's columns; `panel` and `bias` have whole vectors of them, and the next panel lies behind this one.
+// may be up to a panel's columns; `panel` and `bias` have whole vectors of them, and the next panel lies
+// behind this one.
 struct Block {
     const float *a, *panel, *bias, *residual;
     float* dst;
