@@ -35,7 +35,7 @@ from megengine.ops.quantized import (
     target_dtype,
 )
 
-_LONGEST_ROW = {1: 1 << 22, 2: 1 << 15}  # by bytes: n * (x - z) stays below 2**31
+LONGEST_ROW = {1: 1 << 22, 2: 1 << 15}  # by bytes: n * (x - z) stays below 2**31
 _PRODUCT = {"transpose_a": False, "transpose_b": False}
 
 # ---------------------------------------------------------------- products
@@ -86,7 +86,7 @@ def _qsoftmax_infer(x: TensorSpec, table: TensorSpec, *, axis: int, dtype: Quant
 def _qnorm_infer(
     x: TensorSpec, G: TensorSpec, B: TensorSpec, *, axes: int, E: float, centred: bool, dtype: QuantizedDType
 ) -> TensorSpec:
-    longest = _LONGEST_ROW[few_bits("qnorm", "x", x).itemsize]
+    longest = LONGEST_ROW[few_bits("qnorm", "x", x).itemsize]
     if not 1 <= axes <= x.ndim:
         raise OptionError(f"qnorm: axes is {axes}; expected 1 to {x.ndim}, how many of the last axes of {x.shape}")
     tail = x.shape[x.ndim - axes :]

@@ -424,8 +424,8 @@ class _Annotator:
 
     def _wide(self, node: TensorNode) -> bool:
         """True for a value that is to have 16 bits, by its own precision or that of the layer that it ends."""
-        wanted = self.result.precision.get(node.name)
-        if wanted is None:
+        wanted, readers = self.result.precision.get(node.name), [self.groups.get(id(self._root(u))) for u in node.users]
+        if wanted is None or any(group is not None and group.needs_bytes for group in readers):
             return False
         if node.name in self.streams and not wanted.reason.startswith("rule"):
             return True

@@ -13,6 +13,7 @@ from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.sizes import is_open
 from megengine.dispatch import JOINS_INTEGERS, NO_RULE, QuantRule, apply
 from megengine.kernels.reference.integer import ends, product_multiplier
+from megengine.ops.quantized_rows import LONGEST_ROW
 from megengine.quantization.pipeline.match import is_bias, is_product
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -31,6 +32,7 @@ class Group:
         data: the computed values that the first ops read.
         inside: all ops but the root.
         attrs: attributes of the integer op beside the constants of its rule.
+        row: elements that a norm takes together.
     """
 
     rule: QuantRule
@@ -38,6 +40,12 @@ class Group:
     data: tuple[TensorNode, ...]
     inside: tuple[Apply, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    row: int = 0
+
+    @property
+    def needs_bytes(self) -> bool:
+        """Whether rows are too long for values of 16 bits."""
+        return self.row > LONGEST_ROW[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,7 @@ def _norm(root: Apply) -> Group | None:
             continue
         inside = _between(root, {id(m[_X])})
         if inside is not None:
-            return Group(QuantRule("norm", "qnorm", facts.constants), root, (m[_X],), inside)
+            return Group(QuantRule("norm", "qnorm", facts.constants), root, (m[_X],), inside, row=facts.gamma.size)
     return None
 
 

@@ -52,6 +52,15 @@ def test_a_sum_with_a_large_channel_keeps_the_others():
     assert noise[1] > noise[0] + 3
 
 
+@pytest.mark.parametrize("config", [WIDE, QuantConfig(precision="w8a16")])
+@pytest.mark.parametrize(("length", "name"), [(32768, "qint16"), (32769, "quint8")])
+def test_norms_of_longer_rows_than_16_bits_allow_read_8(config, length, name):
+    b = Rows((1, 2, length))
+    total = b.op("add", b.x, b.linear(b.linear(b.x, 2, "down"), length, "up"), label="total")
+    graph = b.done(b.linear(b.norm(total), 2, "head"))
+    assert types(quantize_model(graph, b.data(2), config))["total"] == name
+
+
 def test_wide_sums_are_advised_where_there_are_some():
     wide, plain = Rows(), Rows()
     graphs = (
