@@ -34,10 +34,10 @@ Line = dict[str, Any]
 # ---------------------------------------------------------------- measuring
 
 
-def measure(base: Line, precisions: list[str], rounds: int, limit: float) -> list[Line]:
-    """The lines of one network, in as many processes as crash, and one."""
+def measure(base: Line, precisions: list[str], rounds: int, limit: float, without: Iterable[str] = ()) -> list[Line]:
+    """The lines of one network, in as many processes as crash, and one; some runners are left out."""
     notes: list[Line] = []
-    skip: list[str] = []
+    skip = [label for label in _labels(precisions) if label.partition(": ")[2] in without]
     while True:
         options = {**base, "precisions": precisions, "rounds": rounds, "skip": skip}
         lines, began, ended = _child(options, limit)
@@ -205,6 +205,7 @@ def arguments_of(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--without", nargs="+", default=[], metavar="RUNNER", help='peers to leave out, such as "torch"')
     parser.add_argument("--repeat", type=int, default=30, help="rounds in turns")
     parser.add_argument("--limit", type=float, default=900, help="seconds that one process may take")
     parser.add_argument("--output", type=Path, default=Path("zoo.jsonl"), help="JSON lines")
@@ -251,7 +252,7 @@ def _measure_all(arguments: argparse.Namespace) -> None:
                 if not missing:
                     continue
                 print(f"{network}, threads {threads}, batch {batch}", file=sys.stderr)
-                lines = measure(base, missing, arguments.repeat, arguments.limit)
+                lines = measure(base, missing, arguments.repeat, arguments.limit, arguments.without)
                 with arguments.output.open("a", encoding="utf-8") as file:
                     file.writelines(json.dumps(line) + "\n" for line in lines)
 

@@ -49,6 +49,13 @@ def test_ratios_are_to_the_fastest_peer_of_the_precision(zoo):
     assert zoo.mean_ratio(rows, "int8") is None
 
 
+def test_runners_that_are_not_wanted_are_left_out(zoo, monkeypatch):
+    given = []
+    monkeypatch.setattr(zoo, "_child", lambda options, limit: (given.append(options["skip"]), ([], "", None))[1])
+    assert zoo.measure(BASE, ["float32", "int8"], 1, 1.0, ["torch", "OpenVINO, NNCF"]) == []
+    assert given == [["float32: torch", "int8: OpenVINO, NNCF"]]
+
+
 def test_the_table_goes_between_the_marks_of_a_page(zoo, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{zoo.BEGIN}old\n{zoo.END}after\n")
