@@ -19,6 +19,7 @@ from megengine.plan.channel_norms import join_factors
 from megengine.plan.fuse import fuse
 from megengine.plan.half_casts import widen_halves
 from megengine.plan.norms import name_norms
+from megengine.plan.quantized_moves import quantize_before_moves
 from megengine.plan.rearranging import join_moves
 from megengine.plan.tables import merge_maps, quantize_truths
 from megengine.plan.views import fold_views
@@ -66,6 +67,7 @@ class Plan:
         if exact:
             add_biases(graph)
             quantize_truths(graph)
+            quantize_before_moves(graph)
         join_moves(graph)
         move_casts(graph)
         fuse_chains(graph)
