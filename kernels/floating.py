@@ -27,7 +27,8 @@ def _planes_pool_step(problem: Problem, constants: dict[int, np.ndarray], thread
     lengths = [(*ones, *n) for n in (x[-axes:], out[-axes:], a.kernel, a.stride, a.dilation)]
     lengths.append((*none, *(before for before, _ in a.padding)))
     planes = math.prod(x[:-axes])
-    return _core.planes_pool_step(lengths, planes, bool(a.largest), bool(a.count_include_pad), threads)
+    halves = problem.inputs[0].dtype == bfloat16
+    return _core.planes_pool_step(lengths, planes, bool(a.largest), bool(a.count_include_pad), threads, halves)
 
 
 def _channel_mean_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -41,8 +42,14 @@ def _channel_mean_usable(problem: Problem) -> str | None:
 
 
 def _planes_pool_usable(problem: Problem) -> str | None:
-    if problem.inputs[0].ndim == 4:
+    x, out = problem.inputs[0], problem.outputs[0]
+    if x.ndim == 4:
         return "values with 4 axes lie channels-last"
+    if x.dtype == bfloat16:
+        longest = max(x.shape[-1], out.shape[-1])
+        if longest > _core.longest_pooled_row:
+            return f"rows of {counted(longest, 'number')}; expected at most {_core.longest_pooled_row} in bfloat16"
+        return long_steps(problem)
     return float32_only(problem) or long_steps(problem)
 
 

@@ -1,11 +1,12 @@
 """Own float kernels at every instruction set: near NumPy, the same bits everywhere, nothing written past the end."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
-from megengine.kernels import _core, isa, memory
+from megengine.kernels import _core, floating, isa, memory
 from megengine.kernels.native import empty_for_step, from_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
@@ -99,22 +100,24 @@ def test_pictures_in_other_sizes_have_the_bits_of_the_reference(shape, size, mod
 
 WINDOWS = {
     "volume": ((2, 3, 5, 7, 37), (2, 3, 2), (2, 1, 2), ((0, 1), (1, 1), (1, 0)), (1, 2, 1)),
+    "volume side by side": ((1, 2, 4, 6, 33), (2, 2, 2), (2, 2, 2), ((0, 0),) * 3, (1, 1, 1)),
     "row": ((3, 2, 61), (3,), (1,), ((1, 2),), (1,)),
     "row, far apart": ((1, 2, 40), (4,), (3,), ((4, 4),), (3,)),
     "window beyond the axis": ((1, 1, 1, 1), (2, 2), (1, 1), ((1, 1), (1, 1)), (2, 2)),
 }
 
 
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("kind", ["largest", "mean of all", "mean of those inside"])
 @pytest.mark.parametrize("case", WINDOWS)
-def test_windows_of_planes_have_the_bits_of_the_reference(case, kind):
+def test_windows_of_planes_have_the_bits_of_the_reference(case, kind, dtype):
     shape, *geometry = WINDOWS[case]
     attrs = dict(zip(("kernel", "stride", "padding", "dilation"), geometry, strict=True))
     attrs |= {"largest": kind == "largest", "count_include_pad": kind == "mean of all"}
-    x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    x = np.random.default_rng(5).standard_normal(shape).astype(dtype)
     x.ravel()[:1] = np.nan if x.size > 1 and kind == "largest" else 0.5
     with np.errstate(invalid="ignore"):  # no element inside
-        want = get_op("pool").reference(x, **attrs)
+        want = get_op("pool").reference(x.astype(np.float32), **attrs).astype(dtype)
     rows = np.expand_dims(x, 0) if x.ndim == 4 else x
     specs = [TensorSpec(rows.shape, x.dtype)], [TensorSpec((*rows.shape[: rows.ndim - x.ndim], *want.shape), x.dtype)]
     problem = Problem("pool", *specs, attrs)
@@ -122,10 +125,19 @@ def test_windows_of_planes_have_the_bits_of_the_reference(case, kind):
         for threads in (1, 3):
             with isa.capped(level):
                 kernel = family("pool").select(problem, {}, step=True)
-                out = np.full(want.size + 8, 77, np.float32)
-                _core.run_step(kernel.make_step(problem, {}, threads), [rows, out[: want.size]])
-            np.testing.assert_array_equal(out[: want.size].reshape(want.shape), want)
+                out = np.full(want.size + 8, 77, memory.bits(x).dtype)
+                _core.run_step(kernel.make_step(problem, {}, threads), [memory.bits(rows), out[: want.size]])
+            got = out[: want.size].view(dtype).reshape(want.shape)
+            np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
             assert (out[want.size :] == 77).all()
+
+
+def test_long_rows_of_halves_are_pooled_in_float32():
+    attrs = {"kernel": (2,), "stride": (2,), "padding": ((0, 0),), "dilation": (1,)}
+    attrs |= {"largest": True, "count_include_pad": False}
+    specs = [[TensorSpec((1, 1, n), ml_dtypes.bfloat16)] for n in (8194, 4097)]
+    reason = floating.own_pool.usable(Problem("pool", *specs, attrs))
+    assert reason == "rows of 8194 numbers; expected at most 4096 in bfloat16"
 
 
 def test_wrong_tables_of_neighbours_are_refused():

@@ -18,6 +18,9 @@ struct PlanesPool {
     std::vector<float> inside;  // how many taps count, of each element along the last axis
 };
 
+inline constexpr std::int64_t kLongestPooledRow =
+    4096;  // numbers that are pooled beside each other on the stack
+
 // A convolution of rows-first images [n,c,h,w] with weights [o,c/groups,kh,kw].
 struct ConvShape {
     std::int64_t n, c, h, w, o, kh, kw, groups, oh, ow, sh, sw, dh, dw, top, left;
@@ -88,6 +91,9 @@ struct FloatKernels {
     void (*neighbour_mean)(const float* src, float* dst, std::int64_t rows, std::int64_t cols,
                            std::int64_t window, std::int64_t before);
     void (*pool_planes)(const float* src, float* dst, const PlanesPool& s, std::int64_t planes);
+    // The same of bfloat16, whose rows have at most kLongestPooledRow numbers.
+    void (*pool_planes_of_halves)(const std::uint16_t* src, std::uint16_t* dst, const PlanesPool& s,
+                                  std::int64_t planes);
     // Sums of rows, each divided by `divisor`: the numbers of a row as NumPy adds neighbours, or `in_turn`.
     void (*row_sum)(const float* src, float* dst, std::int64_t rows, std::int64_t cols, float divisor,
                     bool in_turn);

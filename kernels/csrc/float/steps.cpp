@@ -27,23 +27,31 @@ float* out(std::byte* const* buffers, int i) { return reinterpret_cast<float*>(b
 
 class PlanesPoolStep final : public Step {
   public:
-    PlanesPoolStep(PlanesPool shape, std::int64_t planes, int threads)
+    PlanesPoolStep(PlanesPool shape, std::int64_t planes, bool halves, int threads)
         : shape_(std::move(shape)),
           planes_(planes),
+          halves_(halves),
           parts_(static_cast<int>(std::clamp<std::int64_t>(planes, 1, threads))) {}
     int parts() const override { return parts_; }
     void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
         const std::int64_t begin = planes_ * part / parts_, end = planes_ * (part + 1) / parts_;
         const auto size = [](const auto& lengths) { return lengths[0] * lengths[1] * lengths[2]; };
-        pool_(in(buffers, 0) + begin * size(shape_.in), out(buffers, 1) + begin * size(shape_.out), shape_,
-              end - begin);
+        const auto pool = [&](auto kernel, const auto* x, auto* y) {
+            kernel(x + begin * size(shape_.in), y + begin * size(shape_.out), shape_, end - begin);
+        };
+        if (halves_)
+            pool(kernels_.pool_planes_of_halves, reinterpret_cast<const std::uint16_t*>(buffers[0]),
+                 reinterpret_cast<std::uint16_t*>(buffers[1]));
+        else
+            pool(kernels_.pool_planes, in(buffers, 0), out(buffers, 1));
     }
 
   private:
     PlanesPool shape_;
     std::int64_t planes_;
+    bool halves_;
     int parts_;
-    decltype(FloatKernels::pool_planes) pool_ = active_float_kernels().pool_planes;
+    const FloatKernels& kernels_ = active_float_kernels();
 };
 
 // Sums of the rows, or of the columns, of matrices.
@@ -257,7 +265,9 @@ class ConcatStep final : public Step {
 
 // in, out, kernel, stride, dilation and padding before, each over three axes
 nb::object planes_pool_step(const std::array<std::array<std::int64_t, 3>, 6>& s, std::int64_t planes,
-                            bool max, bool count_padding, int threads) {
+                            bool max, bool count_padding, int threads, bool halves) {
+    if (halves && std::max(s[0][2], s[1][2]) > kLongestPooledRow)
+        throw nb::value_error("planes_pool_step: shorter rows of halves expected");
     PlanesPool shape{s[0], s[1], s[2], s[3], s[4], s[5], max, count_padding, {}, {}};
     shape.inside.assign(static_cast<std::size_t>(shape.out[2]),
                         count_padding ? static_cast<float>(shape.kernel[2]) : 0.f);
@@ -270,7 +280,7 @@ nb::object planes_pool_step(const std::array<std::array<std::int64_t, 3>, 6>& s,
         for (std::int64_t w = first; w < end && !count_padding; ++w)
             ++shape.inside[static_cast<std::size_t>(w)];
     }
-    return capsule(std::make_unique<PlanesPoolStep>(std::move(shape), planes, threads));
+    return capsule(std::make_unique<PlanesPoolStep>(std::move(shape), planes, halves, threads));
 }
 
 nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
@@ -285,7 +295,8 @@ nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
 
 void bind_float(nb::module_& m) {
     m.def("planes_pool_step", &planes_pool_step, nb::arg("lengths"), nb::arg("planes"), nb::arg("max"),
-          nb::arg("count_padding"), nb::arg("threads"));
+          nb::arg("count_padding"), nb::arg("threads"), nb::arg("halves") = false);
+    m.attr("longest_pooled_row") = kLongestPooledRow;
     m.def("small_conv_step", &small_conv_step, nb::arg("lengths"), nb::arg("bias"));
     m.def(
         "sums_step",
