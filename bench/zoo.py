@@ -205,7 +205,7 @@ def arguments_of(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--without", nargs="+", default=[], metavar="RUNNER", help='peers to leave out, such as "torch"')
+    parser.add_argument("--without", nargs="+", default=[], metavar="RUNNER", help="peers to leave out")
     parser.add_argument("--repeat", type=int, default=30, help="rounds in turns")
     parser.add_argument("--limit", type=float, default=900, help="seconds that one process may take")
     parser.add_argument("--output", type=Path, default=Path("zoo.jsonl"), help="JSON lines")
