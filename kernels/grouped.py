@@ -17,12 +17,13 @@ from megengine.core.text import counted
 from megengine.kernels import _core, isa
 from megengine.kernels.kernel import StepKernel
 from megengine.kernels.native import long_steps, step_kernel
-from megengine.kernels.onednn import WIDEST_HALF
+from megengine.kernels.onednn import WIDEST_HALF, joins_groups
 from megengine.kernels.problem import Problem, float32_only, no_elements
 from megengine.kernels.products import activation_of, fused_layer
 
 _FEW = 8  # channels of a group up to which it was measured to be faster than oneDNN's kernel
 _FEW_OF_VOLUMES = 4  # the same over three axes
+_GROUPS = (4, 8)  # channels of a group of bfloat16 up to which it was measured to be faster
 _LANES = 16  # channels of the widest vectors
 _MOST_REACH = 64  # rows of the input that one row of the result spans
 
@@ -133,8 +134,12 @@ def _transposed_step(problem: Problem, constants: dict[int, np.ndarray], threads
 
 
 def _channels_usable(problem: Problem) -> str | None:
-    if not _alone(problem) or len(problem.inputs) == 4:
-        return "only each channel by itself, without a residual"
+    channels, taken = problem.outputs[0].shape[1], problem.inputs[1].shape[1]
+    grouped = taken in _GROUPS and channels == problem.inputs[0].shape[1] == taken * problem.attrs.groups
+    if not (_alone(problem) or grouped) or len(problem.inputs) == 4:
+        return "only each channel by itself or groups of 4 or 8 in and out, without a residual"
+    if joins_groups(problem):
+        return "oneDNN is faster with several groups in one"
     if wrong := sorted({str(s.dtype) for s in (*problem.inputs, *problem.outputs) if s.dtype != bfloat16}):
         return f"bfloat16 only, got {', '.join(wrong)}"
     a, columns = problem.attrs, problem.inputs[1].shape[-1]

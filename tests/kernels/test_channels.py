@@ -1,4 +1,4 @@
-"""Convolutions of channels by themselves in bfloat16, channels-last, against float64."""
+"""Convolutions of channels by themselves and of small groups in bfloat16, channels-last, against float64."""
 
 import numpy as np
 import pytest
@@ -17,9 +17,9 @@ from tests.kernels.test_grouped import GUARD, case
 needs_bf16 = pytest.mark.skipif("bf16" not in isa.available(), reason="the CPU has no AVX512-BF16")
 
 
-def half_case(channels, size, **places):
+def half_case(channels, size, group=1, **places):
     """The problem of float32 with its arrays rounded to bfloat16."""
-    problem, arrays = case(channels, 1, 1, size, **places)
+    problem, arrays = case(channels // group, group, group, size, **places)
     specs = [TensorSpec(s.shape, bfloat16) for s in (*problem.inputs, *problem.outputs)]
     return Problem("fused_conv2d", specs[:-1], specs[-1:], problem.attrs), [a.astype(bfloat16) for a in arrays]
 
@@ -59,9 +59,22 @@ def test_channels_and_widths(channels, width):
 
 
 @needs_bf16
+@pytest.mark.parametrize("group", [4, 8])
+@pytest.mark.parametrize("kernel", [(3, 3), (5, 5), (1, 3)])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2)])
+def test_groups(group, kernel, stride):
+    for channels in (16, 16 + group, 32, 64 + 3 * group):
+        for size in ((4, 3), (5, 8), (3, 9), (2, 17)):
+            padding = ((kernel[0] // 2,) * 2, (kernel[1] // 2,) * 2)
+            check(*half_case(channels, size, group, kernel=kernel, stride=stride, padding=padding))
+    check(*half_case(32, (9, 8), group, kernel=kernel, stride=stride, padding=((2, 0), (4, 7)), batch=2))
+
+
+@needs_bf16
 @pytest.mark.parametrize("activation", ["none", "relu", "relu6", "silu", "hswish"])
-def test_activations(activation):
-    problem, arrays = half_case(40, (7, 9), padding=((1, 1), (1, 1)), activation=activation)
+@pytest.mark.parametrize("group", [1, 8])
+def test_activations(activation, group):
+    problem, arrays = half_case(40, (7, 9), group, padding=((1, 1), (1, 1)), activation=activation)
     check(problem, arrays)
     for threads in (2, 3, 20):
         np.testing.assert_array_equal(run(problem, arrays, threads), run(problem, arrays))
@@ -77,6 +90,11 @@ def test_what_it_is_for():
     assert "steps of 1 or 2" in usable(half_case(16, (8, 8), stride=(1, 3))[0])
     assert "bfloat16 only, got float32" in usable(case(16, 1, 1, (8, 8))[0])
     assert "each channel by itself" in usable(half_case(16, (8, 8), residual=True)[0])
+    assert usable(half_case(24, (8, 8), 8)[0]) is None
+    assert "groups of 4 or 8" in usable(half_case(64, (8, 8), 16)[0])
+    with isa.capped("bf16"):
+        assert usable(half_case(32, (8, 8), 8)[0]) is None
+    assert "groups of 4 or 8" in usable(half_case(18, (8, 8), 6)[0])
     assert "each channel by itself" in usable(case(16, 2, 1, (8, 8))[0])
     with isa.capped("vnni"):
         assert "needs AVX512-BF16" in usable(half_case(16, (8, 8))[0])
@@ -98,3 +116,5 @@ def test_wrong_arguments():
     for sizes, stride in (((1, 17), (1, 1)), ((1, 16), (1, 3)), ((0, 16), (1, 1))):
         with pytest.raises(ValueError, match="channel_step: weights"):
             _core.channel_step(sizes=sizes, stride=stride, **rest)
+    with isa.capped("base"), pytest.raises(ValueError, match="groups of 4 or 8 with AVX512-BF16"):
+        _core.channel_step(sizes=(1, 16), stride=(1, 1), **rest | {"weights": case(2, 8, 8)[1][1]})

@@ -12,7 +12,7 @@ from megengine.core.dtype import bfloat16, qint8, quantized, quint8
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer, reference_runner
 from megengine.kernels import _core, isa, memory, onednn
-from megengine.kernels.native import to_step
+from megengine.kernels.native import empty_for_step, from_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.reference.integer import cut16
 from megengine.kernels.registry import family
@@ -164,6 +164,27 @@ def test_refusals_give_reasons():
         assert "input zero points" in kernel.usable(moved)
     arrays[2][3] = 1
     assert "integer bias" in kernel.accepts(problem, dict(enumerate(arrays)))
+
+
+@pytest.mark.skipif("bf16" not in isa.available(), reason="no instructions for bfloat16")
+@pytest.mark.parametrize(
+    ("taken", "given", "groups"), [(8, 8, 4), (4, 4, 8), (4, 8, 4), (2, 3, 8), (8, 8, 3), (16, 16, 2), (3, 3, 4)]
+)
+def test_small_groups_of_bfloat16(taken, given, groups):
+    rng = np.random.default_rng(taken + groups)
+    shapes = (2, taken * groups, 7, 9), (given * groups, taken, 3, 3), (given * groups,)
+    arrays = [rng.standard_normal(s).astype(bfloat16) for s in shapes]
+    attrs = {"stride": (2, 1), "padding": ((1, 1), (2, 0)), "dilation": (1, 1), "groups": groups, "activation": "relu"}
+    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+    problem = Problem("fused_conv2d", specs, [infer("fused_conv2d", specs, attrs)], attrs)
+    want = get_op("fused_conv2d").reference(*(a.astype(np.float64) for a in arrays), **attrs)
+    out = empty_for_step(problem.outputs[0])
+    step = onednn.onednn_fused_conv2d.make_step(problem, {1: arrays[1], 2: arrays[2]}, 1)
+    _core.run_step(step, [memory.bits(to_step(arrays[0])), memory.bits(out)])
+    np.testing.assert_allclose(from_step(out).astype(np.float64), want, rtol=2.0**-7, atol=2.0**-7)
+    assert onednn.joins_groups(problem) == (
+        isa.has("amx") and groups % (16 // taken) == 0 and 16 % taken == 0 < taken < 16
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -1,5 +1,5 @@
-// Convolutions over two axes of channels by themselves: bfloat16, channels-last, constant
-// weights.
+// Convolutions over two axes of channels by themselves, and of small groups: bfloat16, channels-last,
+// constant weights.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -30,7 +30,7 @@ using Pair = std::array<std::int64_t, 2>;  // along rows, along columns
 constexpr std::int64_t kLeast = 1 << 15;  // products of a part that is worth a thread
 
 struct ChannelShape {
-    std::int64_t batch, channels;
+    std::int64_t batch, channels, group;
     Pair in, out, kernel, stride, before;
 };
 
@@ -39,14 +39,15 @@ class ChannelStep final : public Step {
     ChannelStep(const ChannelShape& shape, int threads)
         : s_(shape), room_(rounded_up(s_.channels, kernels_.lanes)) {
         const std::int64_t lines = s_.batch * s_.out[0];
-        const std::int64_t products = lines * s_.out[1] * s_.channels * s_.kernel[0] * s_.kernel[1] / kLeast;
+        const std::int64_t taps = s_.kernel[0] * s_.kernel[1];
+        const std::int64_t products = lines * s_.out[1] * s_.channels * s_.group * taps / kLeast;
         parts_ = static_cast<int>(
             std::min(lines, std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(1, products))));
     }
 
-    // weights [channels, 1, rows, columns]
+    // weights [channels, group, rows, columns]
     void pack(const float* weights, const float* bias) {
-        packed_.pack(weights, bias, s_.channels, s_.kernel[0] * s_.kernel[1], room_);
+        packed_.pack(weights, bias, s_.channels, s_.group, s_.kernel[0] * s_.kernel[1], room_);
     }
 
     Clamp clamp = Clamp::kNone;
@@ -73,23 +74,24 @@ class ChannelStep final : public Step {
             for (std::int64_t t = std::max<std::int64_t>(0, -top); t < s_.kernel[0] && top + t < s_.in[0];
                  ++t) {
                 rows[high] = x + (i / s_.out[0] * s_.in[0] + top + t) * row;
-                weights[high++] = packed_.weights.get() + t * s_.kernel[1] * room_;
+                weights[high++] = packed_.weights.get() + t * s_.kernel[1] * s_.group * room_;
             }
             std::uint16_t* const dst = out + i * line();
-            kernels_.channels({.rows = rows,
-                               .weights = weights,
-                               .high = high,
-                               .bias = packed_.bias.get(),
-                               .dst = dst,
-                               .sums = sums,
-                               .width = s_.out[1],
-                               .in_width = s_.in[1],
-                               .channels = s_.channels,
-                               .room = room_,
-                               .wide = s_.kernel[1],
-                               .stride = s_.stride[1],
-                               .before = s_.before[1],
-                               .clamp = clamp});
+            (s_.group == 1 ? kernels_.channels : kernels_.channel_groups)({.rows = rows,
+                                                                           .weights = weights,
+                                                                           .high = high,
+                                                                           .bias = packed_.bias.get(),
+                                                                           .dst = dst,
+                                                                           .sums = sums,
+                                                                           .width = s_.out[1],
+                                                                           .in_width = s_.in[1],
+                                                                           .channels = s_.channels,
+                                                                           .group = s_.group,
+                                                                           .room = room_,
+                                                                           .wide = s_.kernel[1],
+                                                                           .stride = s_.stride[1],
+                                                                           .before = s_.before[1],
+                                                                           .clamp = clamp});
             if (!sums) continue;
             after(sums, line());
             kernels_.narrow(sums, 0, dst, 0, 1, line());
@@ -101,7 +103,7 @@ class ChannelStep final : public Step {
 
     ChannelShape s_;
     const GroupedKernels& kernels_ = active_grouped_kernels();
-    std::int64_t room_;  // of the weights of a tap
+    std::int64_t room_;  // of the channels
     int parts_;
     ChannelWeights packed_;
 };
@@ -110,22 +112,22 @@ class ChannelStep final : public Step {
 nb::object channel_step(const Pair& sizes, const Pair& in, const Pair& out, const Pair& stride,
                         const Pair& before, const F32& weights, const F32& bias, const std::string& clamp,
                         const nb::object& after, int threads) {
-    const std::int64_t least = active_grouped_kernels().lanes;
-    if (weights.ndim() != 4 || sizes[0] < 1 || sizes[1] < least || weights.shape(1) != 1 ||
+    const GroupedKernels& kernels = active_grouped_kernels();
+    const std::int64_t group = weights.ndim() == 4 ? static_cast<std::int64_t>(weights.shape(1)) : 0;
+    const bool known = group == 1 || (kernels.channel_groups && (group == 4 || group == 8));
+    if (!known || sizes[0] < 1 || sizes[1] < kernels.lanes || sizes[1] % group ||
         (weights.shape(3) != 3 && weights.shape(3) != 5) || stride[1] < 1 || stride[1] > 2 ||
         static_cast<std::int64_t>(weights.shape(0)) != sizes[1] ||
         static_cast<std::int64_t>(bias.size()) != sizes[1])
         throw nb::value_error(
             "channel_step: weights [channels, 1, rows, 3 or 5], a bias [channels], a stride of 1 or 2 along "
-            "columns, and at least as many channels as a vector has lanes");
+            "columns, and at least as many channels as a vector has lanes; groups of 4 or 8 with "
+            "AVX512-BF16");
     const ChannelShape shape{
-        sizes[0],
-        sizes[1],
-        in,
-        out,
-        {static_cast<std::int64_t>(weights.shape(2)), static_cast<std::int64_t>(weights.shape(3))},
-        stride,
-        before};
+        sizes[0], sizes[1],
+        group,    in,
+        out,      {static_cast<std::int64_t>(weights.shape(2)), static_cast<std::int64_t>(weights.shape(3))},
+        stride,   before};
     auto step = std::make_unique<ChannelStep>(shape, threads);
     step->clamp = clamp_of(clamp);
     step->after = function_in(after);

@@ -78,17 +78,18 @@ struct TransposedLine {
     std::int64_t width, channels;
 };
 
-// A line of a convolution of channels by themselves, at least as many as a vector has lanes, by a kernel of 3
-// or 5 columns with steps of 1 or 2: of bfloat16. Weights and bias have room behind the last channel for a
-// vector.
+// A line of a convolution of channels by themselves, or of groups of `group` channels, at least as many as a
+// vector has lanes, by a kernel of 3 or 5 columns with steps of 1 or 2: of bfloat16. Weights and bias have
+// room behind the last channel for a vector.
 struct ChannelLine {
     const std::uint16_t* const* rows;  // those of the input that reach the line
-    const float* const* weights;       // of the row of the kernel that each of them meets: [column][channel]
+    // of the row of the kernel that each of them meets: [column][channel of the group that is read][channel]
+    const float* const* weights;
     std::int64_t high;
     const float* bias;
     std::uint16_t* dst;
     float* sums;  // where the results go instead, in float32; or null
-    std::int64_t width, in_width, channels, room, wide, stride, before;
+    std::int64_t width, in_width, channels, group, room, wide, stride, before;
     Clamp clamp;
 };
 
@@ -114,6 +115,7 @@ struct GroupedKernels {
     void (*transposed)(const TransposedLine<float>& line);
     void (*transposed_halves)(const TransposedLine<std::uint16_t>& line);
     void (*channels)(const ChannelLine& line);
+    void (*channel_groups)(const ChannelLine& line);  // of 4 or 8; null without AVX512-BF16
 };
 
 const GroupedKernels& grouped_kernels_base();

@@ -57,7 +57,7 @@ class TransposedStep final : public Step {
 
     // weights [channels, 1, rows, columns]
     void pack(const float* weights, const float* bias) {
-        packed_.pack(weights, bias, s_.channels, s_.kernel[0] * s_.kernel[1], room_);
+        packed_.pack(weights, bias, s_.channels, 1, s_.kernel[0] * s_.kernel[1], room_);
     }
 
     int parts() const override { return parts_; }
