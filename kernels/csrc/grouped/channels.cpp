@@ -37,7 +37,7 @@ struct ChannelShape {
 class ChannelStep final : public Step {
   public:
     ChannelStep(const ChannelShape& shape, int threads)
-        : s_(shape), room_(rounded_up(s_.channels, kernels_.lanes)) {
+        : s_(shape), room_(rounded_up(s_.channels, kLeastOfBoth)) {
         const std::int64_t lines = s_.batch * s_.out[0];
         const std::int64_t taps = s_.kernel[0] * s_.kernel[1];
         const std::int64_t products = lines * s_.out[1] * s_.channels * s_.group * taps / kLeast;
@@ -47,7 +47,8 @@ class ChannelStep final : public Step {
 
     // weights [channels, group, rows, columns]
     void pack(const float* weights, const float* bias) {
-        packed_.pack(weights, bias, s_.channels, s_.group, s_.kernel[0] * s_.kernel[1], room_);
+        packed_.pack(weights, bias, s_.channels, s_.group, s_.kernel[0] * s_.kernel[1], room_,
+                     s_.group == 1 && s_.channels >= kLeastOfBoth);
     }
 
     Clamp clamp = Clamp::kNone;
@@ -77,21 +78,21 @@ class ChannelStep final : public Step {
                 weights[high++] = packed_.weights.get() + t * s_.kernel[1] * s_.group * room_;
             }
             std::uint16_t* const dst = out + i * line();
-            (s_.group == 1 ? kernels_.channels : kernels_.channel_groups)({.rows = rows,
-                                                                           .weights = weights,
-                                                                           .high = high,
-                                                                           .bias = packed_.bias.get(),
-                                                                           .dst = dst,
-                                                                           .sums = sums,
-                                                                           .width = s_.out[1],
-                                                                           .in_width = s_.in[1],
-                                                                           .channels = s_.channels,
-                                                                           .group = s_.group,
-                                                                           .room = room_,
-                                                                           .wide = s_.kernel[1],
-                                                                           .stride = s_.stride[1],
-                                                                           .before = s_.before[1],
-                                                                           .clamp = clamp});
+            kernels_.channels({.rows = rows,
+                               .weights = weights,
+                               .high = high,
+                               .bias = packed_.bias.get(),
+                               .dst = dst,
+                               .sums = sums,
+                               .width = s_.out[1],
+                               .in_width = s_.in[1],
+                               .channels = s_.channels,
+                               .group = s_.group,
+                               .room = room_,
+                               .wide = s_.kernel[1],
+                               .stride = s_.stride[1],
+                               .before = s_.before[1],
+                               .clamp = clamp});
             if (!sums) continue;
             after(sums, line());
             kernels_.narrow(sums, 0, dst, 0, 1, line());
@@ -114,14 +115,14 @@ nb::object channel_step(const Pair& sizes, const Pair& in, const Pair& out, cons
                         const nb::object& after, int threads) {
     const GroupedKernels& kernels = active_grouped_kernels();
     const std::int64_t group = weights.ndim() == 4 ? static_cast<std::int64_t>(weights.shape(1)) : 0;
-    const bool known = group == 1 || (kernels.channel_groups && (group == 4 || group == 8));
+    const bool known = kernels.channels && (group == 1 || group == 4 || group == 8);
     if (!known || sizes[0] < 1 || sizes[1] < kernels.lanes || sizes[1] % group ||
         (weights.shape(3) != 3 && weights.shape(3) != 5) || stride[1] < 1 || stride[1] > 2 ||
         static_cast<std::int64_t>(weights.shape(0)) != sizes[1] ||
         static_cast<std::int64_t>(bias.size()) != sizes[1])
         throw nb::value_error(
             "channel_step: weights [channels, 1, rows, 3 or 5], a bias [channels], a stride of 1 or 2 along "
-            "columns, and at least as many channels as a vector has lanes; groups of 4 or 8 with "
+            "columns, and at least as many channels as a vector has lanes; groups of 4 or 8; all with "
             "AVX512-BF16");
     const ChannelShape shape{
         sizes[0], sizes[1],
