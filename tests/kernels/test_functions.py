@@ -230,3 +230,18 @@ def test_layers_of_bfloat16_round_as_the_two_ops_by_themselves(layer, activation
 def test_a_function_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="no function wave"):
         _core.function_step(4, "wave", 0.0, 1)
+
+
+def test_exponentials_of_numbers_whose_power_is_zero():
+    """Around the number from which on nothing is computed: zeros, and the smallest subnormal numbers before it."""
+    edge = np.float32(-104)
+    x = np.concatenate([np.nextafter(edge, np.float32([0, -np.inf])), np.linspace(-104.2, -86, 401, dtype=np.float32)])
+    x = np.concatenate([x, np.float32([-104, -1e4, -np.inf, np.nan])])
+    with np.errstate(all="ignore"):
+        want = get_op("exp").reference(x)
+        exact = np.exp(x.astype(np.float64))
+    assert np.abs(want[:-1] - exact[:-1]).max() <= 2.0**-149 + exact[:-1].max() * 2.0**-22
+    for level in isa.available():
+        with isa.capped(level):
+            np.testing.assert_array_equal(F.exp(tensor(x)).numpy(), want)
+            assert F.exp(tensor(np.float32([-104, -1e4, -np.inf]))).numpy().tolist() == [0, 0, 0]
