@@ -88,6 +88,18 @@ def test_numbers_that_follow_from_sizes(name):
     )
 
 
+def test_a_table_of_places_makes_each_size_once():
+    """Funnel's positions: 2 * length + i for hundreds of i. Each was a sum of ones of its own (157 s to quantize)."""
+    parts = (node("Sub", "h places", "left"), node("Div", "d i2", "middle"), node("Add", "middle places", "right"))
+    joined = (node("Concat", "left right places s", "n", axis=0), node("Cast", "n", "nf", to=1))
+    zero = (node("Sub", "x x", "xs"), node("ReduceSum", "xs", "z", keepdims=0))
+    made = model([*parts, *joined, *zero, node("Add", "z nf", "y")])
+    made.graph.initializer.append(numpy_helper.from_array(np.arange(-20, 20), "places"))
+    check(made, SIZES)
+    ones = [e for e in load(made).graph.exprs() if getattr(e, "op", "") == "broadcast_to"]
+    assert len(ones) < 10
+
+
 @pytest.mark.parametrize("name", LENGTHS)
 def test_lengths_that_floats_give(name):
     """Float32 rounds 10 * 0.7 to 7, which is below 7 in exact numbers."""
