@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from megengine.core.errors import MegEngineError, ShapeError
-from megengine.core.sizes import at, is_open, name_of, names_of
+from megengine.core.sizes import at, is_open, name_of, names_of, renamed
 from megengine.core.spec import TensorSpec
 from megengine.core.text import one_line
 from megengine.dispatch import get_op
@@ -96,6 +96,20 @@ def free_count(graph: InternalGraph, wanted: str) -> str:
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
     return name
+
+
+def rename_lengths(graph: InternalGraph, names: Mapping[str, str]) -> None:
+    """Give lengths that depend on values other names, free ones."""
+    for expr in graph.exprs():
+        if isinstance(expr, Apply) and (is_open(dict(expr.attrs)) or expr.attrs.get("count") in names):
+            attrs = renamed(dict(expr.attrs), names)
+            if "count" in attrs:
+                attrs["count"] = names.get(attrs["count"], attrs["count"])
+            assign(graph, expr, "_attrs", MappingProxyType(attrs))
+        for node in expr.outputs:
+            if isinstance(node, TensorNode) and is_open(node.spec.shape):
+                shape = renamed(node.spec.shape, names)
+                assign(graph, node, "_spec", TensorSpec(shape, node.spec.dtype, node.spec.device))
 
 
 def note_counts(sizes: dict[str, int], specs: Sequence[TensorSpec], shapes: Sequence[Shape]) -> None:

@@ -278,10 +278,17 @@ def at(value: Any, sizes: Mapping[str, int]) -> Any:
     return value
 
 
-def renamed(shape: tuple[int, ...], names: Mapping[str, str]) -> tuple[int, ...]:
-    """A shape with other names for some of its open sizes."""
-    formulas: dict[str, Formula] = {old: (((new,), Fraction(1)),) for old, new in names.items()}
-    return tuple(OpenSize(n, substituted(n.formula, formulas)) if isinstance(n, OpenSize) else n for n in shape)
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """A nested value with other names for some of its open sizes."""
+    if isinstance(value, (OpenSize, OpenRatio)):
+        formulas: dict[str, Formula] = {old: (((new,), Fraction(1)),) for old, new in names.items()}
+        formula = substituted(value.formula, formulas)
+        return OpenSize(int(value), formula) if isinstance(value, OpenSize) else OpenRatio(float(value), formula)
+    if isinstance(value, (tuple, list)) and is_open(value):
+        return type(value)([renamed(item, names) for item in value])
+    if isinstance(value, dict):
+        return {key: renamed(item, names) for key, item in value.items()}
+    return value
 
 
 def closed(value: Any) -> Any:

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from megengine.core.errors import DTypeError
+from megengine.core.sizes import renamed
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
 from megengine.kernels.half_conversion import HALVES
@@ -14,6 +15,7 @@ from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign, exchange_outputs, remove_dead, use_nodes
+from megengine.traced_module.sizes import counting, rename_lengths
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
@@ -49,6 +51,7 @@ class _Retyping:
         self.halves: dict[int, TensorNode] = {}  # value -> the same in the type
         self.floats: dict[int, TensorNode] = {}  # value -> what is in its place, back in the source's type
         self.exact: set[int] = set()  # values that are computed from integers alone
+        self.lengths: dict[str, str] = {}  # length that depends on values -> the same of the changed ops
         self.names: list[tuple[TensorNode, str]] = []
 
     def run(self, *, float_ends: bool) -> None:
@@ -72,6 +75,8 @@ class _Retyping:
             exchange_outputs(graph, node, end)
             self.names.insert(0, (end, node.name))
         remove_dead(graph)
+        taken = {expr.attrs["count"] for expr in counting(graph)}
+        rename_lengths(graph, {new: old for old, new in self.lengths.items() if old not in taken})
         for node, name in self.names:
             if node.expr.in_graph and node.name != name and name not in graph.names:
                 graph.rename(node, name)
@@ -94,6 +99,7 @@ class _Retyping:
     def _repeat(self, expr: Apply) -> None:
         inputs = [self._half(n, expr) if n.dtype == self.source else self._other(n) for n in expr.inputs]
         attrs = {k: self.dtype if isinstance(v, np.dtype) and v == self.source else v for k, v in expr.attrs.items()}
+        attrs = renamed(attrs, self.lengths) if self.lengths else attrs
         try:
             results = self.graph.apply(expr.op, *inputs, attrs=attrs, name=expr.name, before=expr, meta=expr.meta)
         except DTypeError:  # the op takes no halves
@@ -102,7 +108,10 @@ class _Retyping:
                 if node is self.halves.get(id(node)) or (id(node) in self.halves and isinstance(node.expr, Apply)):
                     set_input(self.graph, expr, i, self._float(node, expr))
             return
-        for old, new in zip(expr.outputs, results if isinstance(results, tuple) else (results,), strict=True):
+        results = results if isinstance(results, tuple) else (results,)
+        if get_op(expr.op).counts:
+            self.lengths[expr.attrs["count"]] = results[0].expr.attrs["count"]
+        for old, new in zip(expr.outputs, results, strict=True):
             self.halves[id(old)] = new
             self.names.append((new, old.name))
 
