@@ -114,3 +114,28 @@ def test_metadata_that_somebody_else_wrote(stored):
     )
     graph.metadata["onnx.names"] = stored
     assert ends(to_model(graph)) == [["x"], ["y"]]
+
+
+MOVED = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[2, 3] x) => (float[2, 3] gates, float[3, 2] steps) <float scale = {0.25}, uint8 zero = {0}>
+{
+    gates = Sigmoid (x)
+    turned = Transpose <perm = [1, 0]> (gates)
+    codes = QuantizeLinear (turned, scale, zero)
+    steps = DequantizeLinear (codes, scale, zero)
+}
+"""
+
+
+def test_a_result_that_is_turned_and_quantized_keeps_its_values():
+    """ONNX Runtime 1.32 gives the quantized values in its place unless it has a name of its own."""
+    graph = load_graph(parser.parse_model(MOVED))
+    made = to_model(graph)
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    gates, steps = session_of(made).run(["gates", "steps"], {"x": x})
+    np.testing.assert_allclose(gates, 1 / (1 + np.exp(-x)), rtol=1e-6)
+    np.testing.assert_array_equal(steps, np.rint(gates.T * 4) / 4)
+    again = to_model(load_graph(made))
+    assert ends(again) == ends(made) == [["x"], ["gates", "steps"]]
+    assert [n.op_type for n in again.graph.node] == [n.op_type for n in made.graph.node]

@@ -16,7 +16,7 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill WRITERS)
     write_rules,
     write_window_rules,
 )
-from megengine.convert.onnx.end_names import restore
+from megengine.convert.onnx.end_names import part_results, restore
 from megengine.convert.onnx.write_exact_sums import integer_sums
 from megengine.convert.onnx.writing import OLDER, WRITERS, NewerOpsetError, Writer, attribute, quantized, utf8
 from megengine.core.dtype import storage_of
@@ -93,6 +93,7 @@ def _model_proto(graph: InternalGraph, opset: int) -> "onnx.ModelProto":
     w.taken.update(node.name for expr in graph.exprs() for node in expr.outputs)
     made = _graph_proto(w, graph, graph.inputs)
     restore(made, graph)
+    part_results(made)
     opsets = [onnx.helper.make_opsetid("", opset)]
     version = onnx.helper.find_min_ir_version_for(opsets)
     proto = onnx.helper.make_model(made, opset_imports=opsets, ir_version=version)
