@@ -89,6 +89,23 @@ def test_a_dtype_that_an_operator_lacks_is_refused():
         to_model(TracedModule.from_graph(graph))
 
 
+TRUTHS = ("add", "argmax", "argmin", "greater", "greater_equal", "less", "less_equal", "max", "maximum", "min")
+TRUTHS += ("minimum", "mul", "prod", "sum", "topk", "where")
+
+
+@pytest.mark.parametrize("op", TRUTHS)
+def test_truth_values_are_computed_as_integers_where_an_operator_lacks_them(op):
+    for sample in samples_of(op):
+        arrays = [np.asarray(a > 0.7) if a.dtype.kind == "f" else np.asarray(a) for a in sample.inputs]
+        graph = graph_of(op, arrays, dict(sample.attrs))
+        there = session_of(to_model(graph)).run(
+            None, {node.name: a for node, a in zip(graph.inputs, arrays, strict=True)}
+        )
+        for found, expected in zip(there, interpret(graph, [Tensor(a, dtype=a.dtype) for a in arrays]), strict=True):
+            assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+            np.testing.assert_array_equal(found, expected.numpy())
+
+
 @pytest.mark.parametrize("reduction", ["none", "max"])
 def test_without_an_opset_the_first_that_has_all_operators_is_written(reduction):
     arrays = [np.zeros((2, 3), np.float32), np.zeros((1, 3), np.int64), np.ones((1, 3), np.float32)]

@@ -124,6 +124,10 @@ def _graph_proto(w: Writer, graph: InternalGraph, inputs: Sequence[TensorNode]) 
             _write_expr(w, expr)
             if storage_of(expr.outputs[0].spec.dtype) == np.int16:
                 _take_floats(w, first, expr)
+            elif truths := {
+                node.name for node in expr.inputs if isinstance(node, TensorNode) and node.dtype == np.bool_
+            }:
+                _take_numbers(w, first, truths)
     w.current = None
     outputs = _outputs(w, graph)
     infos = [_value_info(node) for node in inputs]
@@ -211,6 +215,31 @@ def _take_floats(w: Writer, first: int, expr: Apply) -> None:
             result = node.output[0]
             node.name = node.output[0] = w.free(f"{result}_float")
             w.add("Cast", [node.output[0]], [result], to=onnx.TensorProto.INT16)
+
+
+# operator -> its inputs of truth values, which the standard or, of Where, ONNX Runtime lacks; int32 holds them
+_WITHOUT_TRUTHS = {
+    **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "ArgMax", "ArgMin", "TopK"), (0,)),
+    **dict.fromkeys(("Max", "Min", "Add", "Mul", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"), (0, 1)),
+    "Where": (1, 2),
+}
+_NOT_OF_TRUTHS = {"ArgMax", "ArgMin"}  # whose result is none; those of comparisons are truth values anyway
+
+
+def _take_numbers(w: Writer, first: int, truths: set[str]) -> None:
+    """Put casts around the nodes from `first` on that read these truth values and cannot."""
+    import onnx
+
+    written, w.nodes[first:] = w.nodes[first:], []
+    for node in written:
+        places = [i for i in _WITHOUT_TRUTHS.get(node.op_type, ()) if i < len(node.input) and node.input[i] in truths]
+        for i in places:
+            node.input[i] = w.add("Cast", [node.input[i]], f"{node.input[i]}_number", to=onnx.TensorProto.INT32)
+        w.nodes.append(node)
+        if places and node.op_type not in _NOT_OF_TRUTHS:
+            result = node.output[0]
+            node.name = node.output[0] = w.free(f"{result}_number")
+            w.add("Cast", [node.output[0]], [result], to=onnx.TensorProto.BOOL)
 
 
 def _value_info(node: TensorNode, name: str | None = None) -> "onnx.ValueInfoProto":
