@@ -39,13 +39,19 @@ def _axes(problem: Problem) -> tuple[int, ...]:
 
 
 def _types(problem: Problem) -> str | None:
-    dtype = _type(problem)
+    dtype = str(storage_of(problem.inputs[0].dtype))
     return no_elements(problem) if dtype in NUMBERS else f"{dtype}; only {', '.join(NUMBERS)}"
+
+
+def _compared(problem: Problem) -> str | None:
+    """As `_types`, of truth values as well, which compare like their bytes."""
+    return no_elements(problem) if _type(problem) == "uint8" else _types(problem)
 
 
 def _type(problem: Problem) -> str:
     """How the numbers are stored."""
-    return str(storage_of(problem.inputs[0].dtype))
+    stored = str(storage_of(problem.inputs[0].dtype))
+    return "uint8" if stored == "bool" else stored
 
 
 def _kept_in_order(problem: Problem) -> str | None:
@@ -97,6 +103,10 @@ def _whole_usable(problem: Problem) -> str | None:
     return _types(problem) or _kept_in_order(problem)
 
 
+def _extreme_usable(problem: Problem) -> str | None:
+    return _compared(problem) or _kept_in_order(problem)
+
+
 def _prod_usable(problem: Problem) -> str | None:
     ordered = problem.inputs[0].dtype != np.float32 or _way(problem) is not None
     return _whole_usable(problem) if ordered else f"axes {_axes(problem)} of a value that lies channels-last"
@@ -137,8 +147,7 @@ def _along(problem: Problem, *, rows: bool = False) -> tuple[int, int, int]:
 
 def _place_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     outer, n, inner = _along(problem)
-    dtype = str(problem.inputs[0].dtype)
-    return _core.place_step(type=dtype, outer=outer, n=n, inner=inner, most=problem.op == "argmax")
+    return _core.place_step(type=_type(problem), outer=outer, n=n, inner=inner, most=problem.op == "argmax")
 
 
 def _running_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -150,13 +159,13 @@ def _running_step(problem: Problem, constants: dict[int, np.ndarray], threads: i
 def _top_usable(problem: Problem) -> str | None:
     x = problem.inputs[0]
     walked = _walked(x)
-    return _types(problem) if walked == sorted(walked) else "the last axis lies apart"
+    return _compared(problem) if walked == sorted(walked) else "the last axis lies apart"
 
 
 def _top_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     x, attrs = problem.inputs[0], problem.attrs
     n = x.shape[-1]
-    return _core.top_step(type=str(x.dtype), rows=x.size // n, n=n, k=attrs.k, descending=attrs.descending)
+    return _core.top_step(type=_type(problem), rows=x.size // n, n=n, k=attrs.k, descending=attrs.descending)
 
 
 def _floats_only(problem: Problem) -> str | None:
@@ -224,8 +233,8 @@ def _one_hot_step(problem: Problem, constants: dict[int, np.ndarray], threads: i
 own_sum = StepKernel("own_sum", _sum_step, _sum_usable)
 own_mean = StepKernel("own_mean", functools.partial(_sum_step, averaged=True), _sum_usable)
 own_prod = StepKernel("own_prod", _reduce_step, _prod_usable)
-own_extreme = StepKernel("own_extreme", _reduce_step, _whole_usable)
-own_place = StepKernel("own_place", _place_step, _whole_usable)
+own_extreme = StepKernel("own_extreme", _reduce_step, _extreme_usable)
+own_place = StepKernel("own_place", _place_step, _extreme_usable)
 own_running_sum = StepKernel("own_running_sum", _running_step, _types)
 own_top = StepKernel("own_top", _top_step, _top_usable)
 own_softmax = StepKernel(

@@ -156,6 +156,16 @@ def test_the_largest(dtype, descending):
         check("topk", [x], {"k": k, "descending": descending})
 
 
+@pytest.mark.parametrize("op", ["max", "min", "argmax", "argmin", "topk"])
+def test_truth_values_are_compared_as_numbers(op):
+    for shape in ((3, 40), (2, 5, 7)):
+        for chosen in (-9, 0, 1, 9):  # all of them, some, none
+            x = draw(shape) > chosen
+            for axis in range(len(shape)):
+                along_axis = {"axis": (axis,) if op in ("max", "min") else axis, "keepdims": False}
+                check(op, [x], {"k": 3, "descending": True} if op == "topk" else along_axis)
+
+
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("shape", [*SHAPES, *PICTURES], ids=str)
 def test_softmax_along_any_axis(op, shape):
