@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -147,15 +147,34 @@ def _nms(boxes: np.ndarray, scores: np.ndarray, threshold: float, limit: int | N
     order = np.argsort(-scores, kind="stable")
     x0, y0, x1, y1 = boxes[order].T
     area = (x1 - x0) * (y1 - y0)
-    alive = np.ones(len(order), bool)
-    for k in range(len(order)):
-        if alive[k]:
-            rest = slice(k + 1, None)
-            width = np.minimum(x1[k], x1[rest]) - np.maximum(x0[k], x0[rest])
-            height = np.minimum(y1[k], y1[rest]) - np.maximum(y0[k], y0[rest])
-            overlap = np.maximum(width, 0) * np.maximum(height, 0)
-            alive[rest] &= overlap <= threshold * (area[k] + area[rest] - overlap)
-    return order[alive][:limit].astype(np.int32)
+
+    def near(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        width = np.minimum(x1[a], x1[b]) - np.maximum(x0[a], x0[b])
+        height = np.minimum(y1[a], y1[b]) - np.maximum(y0[a], y0[b])
+        overlap = np.maximum(width, 0) * np.maximum(height, 0)
+        return ~(overlap <= threshold * (area[a] + area[b] - overlap))
+
+    return order[_best(len(order), near, len(order) if limit is None else limit)].astype(np.int32)
+
+
+_BLOCK, _PART = 64, 256  # boxes that are compared with each other, and with others, at once: in fast memory
+
+
+def _best(count: int, near: Callable[[np.ndarray, np.ndarray], np.ndarray], most: int) -> np.ndarray:
+    """Places of the boxes, best first, to which no better one that stays is near: at most so many."""
+    left, found, kept = np.arange(count), 0, [np.zeros(0, np.int64)]
+    while len(left) and found < most:
+        block, left = left[:_BLOCK], left[_BLOCK:]
+        among, alive = near(block[:, None], block), np.ones(len(block), bool)
+        for k in range(len(block)):
+            if alive[k]:
+                alive[k + 1 :] &= ~among[k, k + 1 :]
+        chosen = block[alive][: most - found]
+        found += len(chosen)
+        kept.append(chosen)
+        parts = (left[k : k + _PART] for k in range(0, len(left), _PART))
+        left = np.concatenate([left[:0], *(part[~near(chosen[:, None], part).any(axis=0)] for part in parts)])
+    return np.concatenate(kept)
 
 
 def _nms_samples() -> Iterator[Sample]:
@@ -230,21 +249,16 @@ def _apart(corners: tuple[np.ndarray, ...], bound: Any, most: int) -> np.ndarray
     """Places of the boxes, best first, that overlap no better one by more than `bound`: at most so many."""
     x0, y0, x1, y1 = corners
     area = (x1 - x0) * (y1 - y0)
-    alive, kept = np.ones(len(area), bool), []
-    for k in range(len(area) if most > 0 else 0):
-        if not alive[k]:
-            continue
-        kept.append(k)
-        if len(kept) == most:
-            break
-        rest = slice(k + 1, None)
-        width = np.minimum(x1[k], x1[rest]) - np.maximum(x0[k], x0[rest])
-        height = np.minimum(y1[k], y1[rest]) - np.maximum(y0[k], y0[rest])
+
+    def near(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        width = np.minimum(x1[a], x1[b]) - np.maximum(x0[a], x0[b])
+        height = np.minimum(y1[a], y1[b]) - np.maximum(y0[a], y0[b])
         shared = np.maximum(width, 0) * np.maximum(height, 0)
-        real = (shared > 0) & (area[k] > 0) & (area[rest] > 0)
-        total = np.where(real, area[k] + area[rest] - shared, 1)
-        alive[rest] &= ~(real & (shared / total > bound))
-    return np.array(kept, np.int64)
+        real = (shared > 0) & (area[a] > 0) & (area[b] > 0)
+        total = np.where(real, area[a] + area[b] - shared, 1)
+        return real & (shared / total > bound)
+
+    return _best(len(area), near, most)
 
 
 def _batched_samples() -> Iterator[Sample]:

@@ -142,3 +142,24 @@ def test_functions_are_found_where_megengine_has_them_too():
     assert F.nn.interpolate is V.interpolate
     assert F.nn.cross_entropy is F.loss.cross_entropy
     assert F.nn.normalize is F.math.normalize
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 700])
+@pytest.mark.parametrize("most", [None, 7, 70])
+def test_boxes_are_suppressed_by_better_ones_that_stay(count, most):
+    """More boxes than are compared at once, against the definition."""
+    rng = np.random.default_rng(count)
+    corners = rng.uniform(0, 20, (count, 2)).astype(np.float32)
+    boxes = np.concatenate([corners, corners + rng.uniform(1, 6, (count, 2)).astype(np.float32)], 1)
+    scores, kept = rng.permutation(count).astype(np.float32), []
+
+    def share(a, b):
+        sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
+        common = float(np.prod(np.maximum(sides, 0)))
+        return common / (float(np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2])) - common)
+
+    for place in np.argsort(-scores):
+        if all(share(boxes[place], boxes[k]) <= 0.3 for k in kept):
+            kept.append(place)
+    found = V.nms(tensor(boxes), tensor(scores), 0.3, most).numpy()
+    np.testing.assert_array_equal(found, kept[:most])
