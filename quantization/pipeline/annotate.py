@@ -46,8 +46,7 @@ from megengine.quantization.pipeline.spec import (
     Shared,
     Weight,
 )
-from megengine.quantization.pipeline.streams import REASON as STREAM
-from megengine.quantization.pipeline.streams import residual_sums
+from megengine.quantization.pipeline.streams import NARROW, Reading, wide_values
 from megengine.quantization.ranges import RangeMethod, TensorStatistics, activation_dtype
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
@@ -80,14 +79,14 @@ class _Annotator:
         self.members = {id(e): g for g in groups for e in g.inside}
         self.rooted = around_roots(self.exprs, groups)
         self.non_negative: set[int] = set()
-        self.streams: set[str] = set()
+        self.streams: dict[str, str] = {}
 
     def run(self) -> Annotation:
         self._choose_integer_exprs()
         self._drop_leading_and_trailing()
         self._find_inside_edges()
         if self.config.wide_sums:
-            self.streams = residual_sums(self.exprs, self.integer, self.outputs, self._rule, self._root)
+            self.streams = wide_values(Reading(self.exprs, self.integer, self.outputs, self._rule, self._root))
         for expr in self.exprs:
             self._note_sign(expr)
         for node in self._edges():
@@ -391,13 +390,14 @@ class _Annotator:
             return Known(known, reason, scheme, self.config.activations)
         if (table := reader_of_table(node)) is not None:
             return Fixed(self._own_dtype(table, 0), f"part of a constant of {table.outputs[0].name}")
-        if rule.kind == "shape" or (rule is not NO_RULE and node.expr.op in self.target.shares):
+        narrows = NARROW in node.expr.meta and not wide and self._wide(node.expr.inputs[0])
+        if not narrows and (rule.kind == "shape" or (rule is not NO_RULE and node.expr.op in self.target.shares)):
             source = node.expr.inputs[0]
             return Shared(source.name, f"{node.expr.op} moves the integers of {source.name}")
         scheme = self.target.non_negative if positive else self._signed(node)
         reason = "graph input" if isinstance(node.expr, Input) else "never negative" if positive else "both signs"
         if wide:
-            return Plain("s16", RangeMethod("minmax"), STREAM if node.name in self.streams else reason)
+            return Plain("s16", RangeMethod("minmax"), self.streams.get(node.name, reason))
         if rule.scans:
             return Plain(scheme, self.config.activations, "the state, which the next step reads")
         if (mask := masked_scores(node)) is not None:

@@ -30,6 +30,7 @@ from megengine.quantization.pipeline.match import (
 )
 from megengine.quantization.pipeline.order import put_in_order
 from megengine.quantization.pipeline.sequences import integer_steps
+from megengine.quantization.pipeline.streams import NARROW
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Apply, Expr
@@ -190,7 +191,7 @@ def _of_one_scale(node: TensorNode) -> Stored | None:
 
 def _from_op(site: Site) -> TensorNode | None:
     """What the rule of the op says, then a change of scale where one is needed."""
-    direct = _of_one_scale(site.value)
+    direct = _of_one_scale(_behind_narrowing(site.value))
     if direct is not None:
         return _rescale(site, direct)
     if (group := group_of(site.value, part=True)) is not None:
@@ -205,6 +206,11 @@ def _from_op(site: Site) -> TensorNode | None:
         return _emit(site, rule, expr.inputs, expr.attrs)
     moved = _moved(site, site.value)
     return None if moved is None else _rescale(site, Stored(moved))
+
+
+def _behind_narrowing(node: TensorNode) -> TensorNode:
+    """What a transposition that moves nothing reads."""
+    return node.expr.inputs[0] if NARROW in node.expr.meta else node
 
 
 def _emit(site: Site, rule: QuantRule, operands: Sequence[TensorNode], attrs: Mapping[str, Any]) -> TensorNode | None:

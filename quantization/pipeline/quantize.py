@@ -29,6 +29,7 @@ from megengine.quantization.pipeline.refine import IN_TURN, refine
 from megengine.quantization.pipeline.report import QuantReport, report_of
 from megengine.quantization.pipeline.sequential import drawn
 from megengine.quantization.pipeline.smooth import smoothed
+from megengine.quantization.pipeline.streams import part_norms
 from megengine.quantization.pipeline.varied import has_few_bits, with_variety
 from megengine.quantization.ranges import Data, Progress, Statistics, TensorStatistics, as_samples, require_repeatable
 from megengine.traced_module.formats.native import digest
@@ -129,12 +130,14 @@ def quantize_model(
     graph = prepared(model)
     if calibration is not None and config.second_reading:
         require_repeatable(calibration, config.second_reading)
+    key, parted = "" if statistics is None else digest(graph), _parted(graph, config)
     annotation = annotate(graph, config)
     require_layers(graph, annotation)
     data = () if calibration is None else Data.of(calibration, graph)
     stats, judges = observe_all(graph, config), _judges(graph, config, place)
     if statistics is not None:
-        stats = statistics.of(digest(graph))
+        stats = statistics.of(key)
+        stats = {**stats, **{name: stats[norm] for name, norm in parted.items()}}
         for arrays in as_samples(data, graph):
             judges.look(arrays, {})
     else:
@@ -159,6 +162,11 @@ def _refuse_other_kinds(model: Any, calibration: Any, config: Any) -> None:
         )
     if callable(calibration) and not isinstance(calibration, Iterable):
         raise ArgumentError("quantize_model: calibration is a function; call it, and give the inputs that it returns")
+
+
+def _parted(graph: InternalGraph, config: QuantConfig) -> dict[str, str]:
+    """`part_norms` for settings with residual streams of 16 bits."""
+    return part_norms(graph, annotate(graph, config)) if config.wide_sums else {}
 
 
 def _judges(graph: InternalGraph, config: QuantConfig, place: str) -> Judges:
@@ -205,12 +213,14 @@ def requantize(
         raise CalibrationError(
             f"requantize: {config.second_reading} needs data; give calibration=, or rounding='nearest'"
         )
-    annotation = annotate(model.float_graph, config)
-    require_layers(model.float_graph, annotation)
+    graph = model.float_graph.clone()
+    parted = _parted(graph, config)
+    annotation = annotate(graph, config)
+    require_layers(graph, annotation)
     return convert(
-        model.float_graph,
+        graph,
         annotation,
-        model.stats,
+        {**model.stats, **{name: model.stats[norm] for name, norm in parted.items()}},
         config,
         () if calibration is None else calibration,
         progress=progress,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from megengine.core.dtype import QuantizedDType
-from megengine.quantization import QuantConfig, quantize_model
+from megengine.quantization import QuantConfig, collect, quantize_model, requantize
 from megengine.quantization.pipeline import advice
 from megengine.traced_module.ir.expr import Apply
 from tests.helpers import quant_nets
@@ -29,13 +29,79 @@ def test_sums_that_norms_and_sums_read_have_16_bits_and_layers_read_8():
     b = Rows()
     model = checked(b, b.linear(b.norm(block(b, b.x)), 4, "head"), config=WIDE)
     found = types(model)
-    assert {name for name, dtype in found.items() if dtype == "qint16"} == {"placed", "total", "block"}
+    assert {name for name, dtype in found.items() if dtype == "qint16"} == {"first", "placed", "total", "block"}
     layers = [e for e in model.integer_graph.exprs() if isinstance(e, Apply) and e.op in ("qlinear", "qmatmul")]
     assert len(layers) == 10
     assert {e.inputs[0].spec.dtype.name for e in layers} == {"quint8"}
     assert not model.report.floating
     assert "a sum that norms and further sums alone read" in model.annotation.explain("total")
     assert "a sum that norms" in model.report.edges["block"]
+
+
+def test_post_norm_blocks_add_16_bits_and_layers_read_8():
+    b = Rows()
+    x = b.norm(b.op("add", b.x, b.linear(b.x, 16, "first"), label="placed"), label="placed_norm")
+    x = b.norm(b.op("add", x, b.attention(x), label="total"), label="total_norm")
+    x = b.norm(b.op("add", x, b.linear(b.gelu(b.linear(x, 32, "up")), 16, "down"), label="block"), label="block_norm")
+    model = checked(b, b.linear(x, 4, "head"), config=WIDE)
+    found = types(model)
+    norms = {"placed_norm", "total_norm"}  # sums read these, and layers
+    assert {name for name, dtype in found.items() if dtype == "qint16"} == {"placed", "total", "block"} | norms
+    layers = [e for e in model.integer_graph.exprs() if isinstance(e, Apply) and e.op in ("qlinear", "qmatmul")]
+    assert {e.inputs[0].spec.dtype.name for e in layers} == {"quint8"}
+    assert [e.op for e in model.integer_graph.exprs() if isinstance(e, Apply)].count("requantize") == 2
+    assert not model.report.floating
+
+
+def test_rounding_does_not_add_up_from_block_to_block():
+    b = Rows()
+    x = b.norm(b.op("add", b.x, b.linear(b.x, 16, "first")))
+    for _ in range(6):
+        small = b.g.constant(b.rng.normal(size=(16, 16)).astype(np.float32) * 0.02)
+        x = b.norm(b.op("add", x, b.op("matmul", x, small, transpose_a=False, transpose_b=False)))
+    graph = b.done(x)
+    narrow = quantize_model(graph, b.data())
+    wide, x = quantize_model(graph, b.data(), WIDE), b.data(1, seed=9)[0]
+    noise = [
+        quant_nets.sqnr(quant_nets.run(graph, x)[0], quant_nets.run(one.integer_graph, x)[0])
+        for one in (wide, narrow, requantize(narrow, WIDE), requantize(wide, QuantConfig()))
+    ]
+    assert noise[0] > noise[1] + 6
+    assert noise[2:] == noise[:2]
+
+
+def test_statistics_of_the_network_serve_norms_that_are_parted():
+    b = Rows()
+    x = b.norm(b.op("add", b.x, b.linear(b.x, 16, "first")))
+    graph = b.done(b.linear(b.norm(b.op("add", x, b.attention(x))), 4, "head"))
+    direct = quantize_model(graph, b.data(), WIDE)
+    kept = quantize_model(graph, statistics=collect(graph, b.data()), config=WIDE)
+    assert "qint16" in types(direct).values()
+    assert str(kept.integer_graph) == str(direct.integer_graph)
+
+
+def test_a_small_token_beside_those_of_a_picture_keeps_its_steps():
+    b = Rows()
+    token = b.g.constant(np.full((2, 1, 16), 0.002, np.float32) * b.rng.normal(size=16).astype(np.float32))
+    x = b.op("concat", token, b.linear(b.x, 16, "patches"), axis=1, label="joined")
+    x = b.op("add", x, b.g.constant(b.rng.normal(size=(7, 16)).astype(np.float32) * 0.002), label="placed")
+    x = b.norm(b.op("add", x, b.attention(b.norm(x)), label="total"))
+    first = b.op("slice", x, starts=(0, 0, 0), stops=(2, 1, 16), steps=(1, 1, 1))
+    graph = b.done(b.linear(first, 4, "head"))
+    model, x = quantize_model(graph, b.data(), WIDE), b.data(1, seed=9)[0]
+    assert {n for n, dtype in types(model).items() if dtype == "qint16"} == {"patches", "joined", "placed", "total"}
+    noise = [
+        quant_nets.sqnr(quant_nets.run(graph, x)[0], quant_nets.run(one.integer_graph, x)[0])
+        for one in (model, quantize_model(graph, b.data(), WIDE.changed(rules=("joined=w8a8",))))
+    ]
+    assert noise[0] > noise[1] + 6
+
+
+def test_a_last_norm_in_float_reads_16_bits():
+    b = Rows()
+    x = b.op("add", b.linear(b.x, 16, "first"), b.linear(b.x, 16, "second"), label="total")
+    model = quantize_model(b.done(b.norm(x)), b.data(), WIDE)
+    assert types(model)["total"] == "qint16"
 
 
 def test_a_sum_with_a_large_channel_keeps_the_others():
@@ -101,4 +167,4 @@ def test_a_rule_stands_above():
     b = Rows()
     graph = b.done(b.linear(b.norm(block(b, b.x)), 4, "head"))
     model = quantize_model(graph, b.data(), WIDE.changed(rules=("total=w8a8",)))
-    assert {name for name, dtype in types(model).items() if dtype == "qint16"} == {"placed", "block"}
+    assert {name for name, dtype in types(model).items() if dtype == "qint16"} == {"first", "placed", "block"}
