@@ -116,7 +116,9 @@ def test_pooling(level, shape, kind, out, columns):
         check("max_pool2d", x, dtype, window, name="int16_max_pool2d")
 
 
-@pytest.mark.parametrize(("shape", "axes"), [((1, 1), 1), ((5, 17), 1), ((3, 4, 5), 2), ((2, 256), 1), ((1, 32768), 1)])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((1, 1), 1), ((5, 17), 1), ((3, 4, 5), 2), ((2, 107), 1), ((2, 256), 1), ((1, 32768), 1)]
+)
 @pytest.mark.parametrize(("kind", "out"), [*POOLS, ("s16", "s8"), ("u8z", "s16")])
 @pytest.mark.parametrize("centred", [True, False])
 def test_normalization(level, shape, axes, kind, out, centred):

@@ -17,6 +17,8 @@ inline vi xori(vi a, vi b) { return _mm512_xor_si512(a, b); }
 inline vi ori(vi a, vi b) { return _mm512_or_si512(a, b); }
 inline vi andi(vi a, vi b) { return _mm512_and_si512(a, b); }
 inline vi high(vi a) { return _mm512_slli_epi32(a, 16); }
+inline vi upper(vi a) { return _mm512_srli_epi32(a, 16); }
+inline vi muli(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
 inline vi madd(vi a, vi b) { return _mm512_madd_epi16(a, b); }
 inline vf cvt(vi a) { return _mm512_cvtepi32_ps(a); }
 inline vi round_even(vf a) { return _mm512_cvtps_epi32(a); }
@@ -75,6 +77,8 @@ inline vi xori(vi a, vi b) { return _mm256_xor_si256(a, b); }
 inline vi ori(vi a, vi b) { return _mm256_or_si256(a, b); }
 inline vi andi(vi a, vi b) { return _mm256_and_si256(a, b); }
 inline vi high(vi a) { return _mm256_slli_epi32(a, 16); }
+inline vi upper(vi a) { return _mm256_srli_epi32(a, 16); }
+inline vi muli(vi a, vi b) { return _mm256_mullo_epi32(a, b); }
 inline vi madd(vi a, vi b) { return _mm256_madd_epi16(a, b); }
 inline vf cvt(vi a) { return _mm256_cvtepi32_ps(a); }
 inline vi round_even(vf a) { return _mm256_cvtps_epi32(a); }
@@ -146,6 +150,8 @@ inline vi xori(vi a, vi b) { return _mm_xor_si128(a, b); }
 inline vi ori(vi a, vi b) { return _mm_or_si128(a, b); }
 inline vi andi(vi a, vi b) { return _mm_and_si128(a, b); }
 inline vi high(vi a) { return _mm_slli_epi32(a, 16); }
+inline vi upper(vi a) { return _mm_srli_epi32(a, 16); }
+inline vi muli(vi a, vi b) { return _mm_mullo_epi32(a, b); }
 inline vi madd(vi a, vi b) { return _mm_madd_epi16(a, b); }
 inline vf cvt(vi a) { return _mm_cvtepi32_ps(a); }
 inline vi round_even(vf a) { return _mm_cvtps_epi32(a); }
@@ -247,10 +253,18 @@ inline vi high(vi a) {
     return lanes<vi>(
         [&](int i) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(a.v[i]) << 16); });
 }
+inline vi upper(vi a) {
+    return lanes<vi>(
+        [&](int i) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(a.v[i]) >> 16); });
+}
+inline vi muli(vi a, vi b) {
+    return lanes<vi>([&](int i) { return a.v[i] * b.v[i]; });
+}
 inline vi madd(vi a, vi b) {
+    const auto product = [](std::int32_t x, std::int32_t y) { return static_cast<std::uint32_t>(x * y); };
     return lanes<vi>([&](int i) {
-        return static_cast<std::int16_t>(a.v[i]) * static_cast<std::int16_t>(b.v[i]) +
-               (a.v[i] >> 16) * (b.v[i] >> 16);
+        const auto low = product(static_cast<std::int16_t>(a.v[i]), static_cast<std::int16_t>(b.v[i]));
+        return static_cast<std::int32_t>(low + product(a.v[i] >> 16, b.v[i] >> 16));
     });
 }
 inline vf cvt(vi a) {
