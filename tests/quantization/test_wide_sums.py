@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from megengine.convert import onnx
 from megengine.core.dtype import QuantizedDType
-from megengine.quantization import QuantConfig, collect, quantize_model, requantize
+from megengine.quantization import QuantConfig, collect, integer_network, quantize_model, requantize
 from megengine.quantization.pipeline import advice
 from megengine.traced_module.ir.expr import Apply
 from tests.helpers import quant_nets
@@ -78,6 +79,16 @@ def test_statistics_of_the_network_serve_norms_that_are_parted():
     kept = quantize_model(graph, statistics=collect(graph, b.data()), config=WIDE)
     assert "qint16" in types(direct).values()
     assert str(kept.integer_graph) == str(direct.integer_graph)
+
+
+def test_a_file_with_parted_norms_is_read_as_the_same_integers(tmp_path):
+    b = Rows()
+    x = b.norm(b.op("add", b.x, b.linear(b.x, 16, "first")))
+    graph = b.done(b.linear(b.norm(b.op("add", x, b.attention(x))), 4, "head"))
+    model, x = quantize_model(graph, b.data(), WIDE), b.data(1, seed=9)[0]
+    onnx.export_qdq(model, tmp_path / "qdq.onnx")
+    read = integer_network(onnx.load(tmp_path / "qdq.onnx"))
+    np.testing.assert_array_equal(read(x).numpy(), quant_nets.run(model.integer_graph, x)[0])
 
 
 def test_a_small_token_beside_those_of_a_picture_keeps_its_steps():
