@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from onnx import helper, numpy_helper
 
 from megengine.cli.app import group
 from megengine.convert import c
 from megengine.convert.c.exporter import source_of
+from megengine.convert.onnx import load
 from megengine.core.dtype import qint8, quint8
 from megengine.core.errors import GraphError, QuantizationError
 from megengine.core.sizes import named
@@ -175,6 +177,29 @@ def test_an_open_batch_is_one_sample(tmp_path):
     model = quantize_model(open_batch(graph).graph, b.data())
     file = checked(tmp_path, model)
     assert file.graph.inputs[0].shape == (1, 3, 8, 8) and number(file.text, "NET_X_IN_SIZE") == 192
+
+
+def test_a_network_that_does_not_take_one_sample():
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Reshape", ["c", "shape"], ["y"])]
+    ends = [helper.make_tensor_value_info(*one) for one in (("x", 1, ["n", 3, 4, 4]), ("y", 1, None))]
+    constants = {"w": np.ones((4, 3, 1, 1), np.float32), "shape": np.array([2, 64])}
+    stored_values = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], stored_values)
+    net = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    model = quantize_model(net, [np.random.default_rng(0).normal(0, 1, (2, 3, 4, 4)).astype(np.float32)])
+    with pytest.raises(GraphError, match=r"does not take one sample: .*--input-shape NAME=4,3,224,224"):
+        c.to_source(model)
+
+
+@pytest.mark.parametrize(("result", "remedy"), [(False, "--prune"), (True, "--drop-output extra")])
+def test_ends_of_types_without_a_c_form(result, remedy):
+    b, graph = residual_net()
+    integer = quantize_model(graph, b.data()).integer_graph.clone()
+    extra = add_input(integer, "extra", TensorSpec((2,), np.dtype(np.float16)))
+    if result:
+        set_outputs(integer, [*integer.outputs, extra])
+    with pytest.raises(GraphError, match=f"'extra' .* is float16, which has no C form; .* {remedy}"):
+        c.to_source(integer)
 
 
 def test_refusals_name_all_nodes():

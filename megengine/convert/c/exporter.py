@@ -28,7 +28,7 @@ from megengine.convert.c.writing import (
     plain_type,
 )
 from megengine.core.dtype import QuantizedDType, storage_of
-from megengine.core.errors import GraphError
+from megengine.core.errors import GraphError, ShapeError
 from megengine.core.files import replacing
 from megengine.core.sizes import is_open
 from megengine.core.spec import TensorSpec
@@ -89,9 +89,17 @@ def source_of(graph: InternalGraph, name: str) -> str:
 
 
 def for_one_sample(graph: InternalGraph) -> InternalGraph:
-    """The graph with an open batch as 1."""
+    """The graph with an open batch as 1. Raises GraphError if it does not take one sample."""
     shapes = [(*(1 if is_open(n) else n for n in node.spec.shape[:1]), *node.spec.shape[1:]) for node in graph.inputs]
-    return graph if is_open(shapes) else specialised(graph, shapes)
+    if is_open(shapes):
+        return graph
+    try:
+        return specialised(graph, shapes)
+    except ShapeError as error:
+        raise GraphError(
+            f"C export: network {graph.name!r} does not take one sample: {error}; quantize the network with the sizes "
+            "that it takes: --input-shape NAME=4,3,224,224"
+        ) from error
 
 
 def _prefix(name: str) -> str:
@@ -121,6 +129,7 @@ class _Network:
         self.sources: dict[str, TensorNode] = {}  # of views: the value that they show
         self.steps: list[Step] = []
         self._gather()
+        self._check_ends()
         self.inputs, self.outputs = self._arguments(graph.inputs, "in"), self._arguments(graph.outputs, "out")
         self.places: dict[str, _Place] = {}
         self.arena, self.sum_of_values = self._plan()
@@ -175,6 +184,19 @@ class _Network:
                 raise GraphError(
                     f"C export: {node.name} has {counted(node.spec.size, 'element')}; expected at most {_LARGEST}"
                 )
+
+    def _check_ends(self) -> None:
+        """Types of results that are constants or views, and of inputs that nothing reads: no step has told of them."""
+        remedies = [(n, "result", f"--drop-output {n.name}") for n in self.graph.outputs]
+        remedies += [(n, "input", "--prune") for n in self.graph.inputs]
+        for node, kind, remedy in remedies:
+            try:
+                plain_type(node)
+            except NoFormError:
+                raise GraphError(
+                    f"C export: {kind} {node.name!r} of network {self.graph.name!r} is {node.spec.dtype}, which has no "
+                    f"C form; remove it with mge-quantize edit MODEL -o part.mgt {remedy}"
+                ) from None
 
     def _refusal(self, refused: Sequence[tuple[Apply, str]]) -> str:
         nodes = "; ".join(f"{expr.outputs[0].name} ({expr.op}: {reason})" for expr, reason in refused)

@@ -209,7 +209,7 @@ def ctype(node: TensorNode) -> str:
 
 def plain_type(node: TensorNode) -> str:
     """The C type of an input or output of the network."""
-    return PLAIN.get(storage_of(node.spec.dtype).name, ctype(node))
+    return PLAIN.get(storage_of(node.spec.dtype).name) or ctype(node)
 
 
 def plus(n: int) -> str:
