@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,13 @@ from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.functions import constant_key
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.sizes import HoldsSizes, graph_at
 
 DEEPEST = 20  # bodies in bodies
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
-class Body:
+class Body(HoldsSizes):
     """A graph of ops as an attribute of an op, which is never changed. What it reads from around it are inputs.
 
     Two are equal if they have the same ops, attributes and constants; names may differ.
@@ -56,6 +57,10 @@ class Body:
             if node.spec.dtype != spec.dtype:
                 raise DTypeError(f"input {node.name!r} of graph {self.graph.name!r} is {node.spec}, got {spec}")
         return [node.spec for node in self.graph.outputs]
+
+    def at_sizes(self, sizes: Mapping[str, int]) -> Body:
+        """The body where open sizes of the graph around it have these lengths; those of its own stay open."""
+        return Body(graph_at(self.graph, sizes), self._run)
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """The results, op by op, on the device where the arrays lie."""

@@ -50,20 +50,36 @@ def sizes_of(graph: InternalGraph, shapes: Sequence[Shape]) -> dict[str, int]:
     return found
 
 
+class HoldsSizes:
+    """A value of an attribute, such as a graph that an op runs, in which sizes of the graph around it may be open."""
+
+    __slots__ = ()
+
+    def at_sizes(self, sizes: Mapping[str, int]) -> HoldsSizes:
+        """The value where open sizes have these lengths."""
+        raise NotImplementedError
+
+
 def specialised(graph: InternalGraph, shapes: Sequence[Shape]) -> InternalGraph:
     """A copy of a graph of ops for inputs of these shapes, without open sizes.
 
     Raises:
         ShapeError: the graph does not take these shapes; the message names the input or the node, and the sizes.
     """
-    sizes = sizes_of(graph, shapes)
+    return graph_at(graph, sizes_of(graph, shapes))
+
+
+def graph_at(graph: InternalGraph, sizes: Mapping[str, int]) -> InternalGraph:
+    """A copy of a graph of ops where the open sizes of these names have these lengths."""
     made = graph.clone()
     if not sizes:
         return made
     for expr, before in zip(made.exprs(), graph.exprs(), strict=True):
         if isinstance(expr, Apply):
-            if is_open(dict(expr.attrs)):
-                assign(made, expr, "_attrs", MappingProxyType(at(dict(expr.attrs), sizes)))
+            attrs = dict(expr.attrs)
+            if is_open(attrs) or any(isinstance(value, HoldsSizes) for value in attrs.values()):
+                held = {name: v.at_sizes(sizes) for name, v in attrs.items() if isinstance(v, HoldsSizes)}
+                assign(made, expr, "_attrs", MappingProxyType({**at(attrs, sizes), **held}))
             try:
                 specs = specs_of(expr, expr.inputs)
             except MegEngineError as error:
@@ -120,7 +136,7 @@ def note_counts(sizes: dict[str, int], specs: Sequence[TensorSpec], shapes: Sequ
                 sizes[name] = length
 
 
-def unfit(expr: Expr, sizes: dict[str, int], error: Exception) -> ShapeError:
+def unfit(expr: Expr, sizes: Mapping[str, int], error: Exception) -> ShapeError:
     """The error for sizes that an expression of a graph with open axes does not take."""
     given = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     operands = ", ".join(f"{n.name} {n.spec}" for n in expr.inputs)

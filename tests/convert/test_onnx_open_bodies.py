@@ -8,6 +8,7 @@ from megengine import plan
 from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
 from megengine.core.errors import ShapeError
+from megengine.quantization import quantize_model, verify
 from megengine.traced_module.formats import native
 from tests.helpers.onnx_runtime import answers, session_of
 
@@ -52,6 +53,9 @@ THEN = {
         *(node("ReduceProd", ["hf"], ["factor"], keepdims=0), node("Mul", ["p", "factor"], ["o"])),
     ],
 }
+
+
+ENDS = [info("z", 1, None), info("e", 1, None)]
 
 
 def branch(name, nodes, result):
@@ -151,3 +155,34 @@ def test_axes_without_names_stay_apart_where_the_network_takes_them_so():
     graph = helper.make_graph([node("Concat", ["a", "b"], ["y"], axis=0)], "net", inputs, [info("y", 1, None)])
     net = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
     assert str(net.graph.outputs[0].spec) == "float32[a_0 + b_0, 2]"
+
+
+def test_a_network_at_fixed_sizes_fixes_those_in_graphs_that_it_runs():
+    """`verify` makes one: lengths of what a loop and a branch give are those of the inputs, not unknown ones."""
+    add = [node("Tanh", ["v"], ["t"]), node("Add", ["t", "k"], ["z"]), node("Identity", ["c"], ["d"])]
+    inputs = [info("i", 7, []), info("c", 9, []), info("v", 1, None)]
+    body = helper.make_graph([*add, node("Neg", ["z"], ["e"])], "rounds", inputs, [info("d", 9, []), *ENDS])
+    then = branch("then", [node("Neg", ["k"], ["m"])], "m")
+    otherwise = branch("otherwise", [node("Abs", ["k"], ["q"])], "q")
+    nodes = [
+        *(node("Conv", ["x", "w"], ["k"]), node("ReduceMax", ["x"], ["most"], keepdims=0)),
+        *(node("Greater", ["most", "most_allowed"], ["over"]), node("Shape", ["x"], ["s"])),
+        node("Gather", ["s", "third"], ["count"]),
+        node("Loop", ["count", "", "k"], ["last", "all"], body=body),
+        node("If", ["over"], ["chosen"], then_branch=then, else_branch=otherwise),
+        *(node("Unsqueeze", ["all", "one"], ["y"]), node("Unsqueeze", ["chosen", "one"], ["u"])),
+    ]
+    constants = {"w": RNG.standard_normal((2, 3, 1, 1)).astype(np.float32), "third": 2, "one": [1]}
+    constants["most_allowed"] = np.float32(1)
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [info(*X)],
+        [info("y", 1, None), info("u", 1, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = quantize_model(load(proto), PICTURES[:2])
+    assert verify(model, PICTURES[2:]).exact
+    for got, want in zip(model(PICTURES[2]), answers(session_of(proto), PICTURES[2:]), strict=True):
+        assert got.shape == want.shape
