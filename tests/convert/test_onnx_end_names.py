@@ -104,6 +104,22 @@ def test_a_value_inside_makes_room():
     np.testing.assert_allclose(*results, rtol=1e-6)
 
 
+def test_results_that_are_constants():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[2] x) => (int64[1] length, float[2] y, float[2] table)
+        {
+            length = Shape (x)
+            table = Constant <value = float[2] {1, 2}> ()
+            y = Add (x, table)
+        }""")
+    made = to_model(load_graph(proto))
+    assert ends(made) == ends(proto)
+    given = {"x": np.array([1, -2], np.float32)}
+    for a, b in zip(session_of(made).run(None, given), session_of(proto).run(None, given), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 STORED = ("[", "[]", '{"inputs": 3}', '{"outputs": [["y"]]}', '{"inputs": {"x": "y"}}', "[" * 9999)
 
 

@@ -453,3 +453,18 @@ def test_damaged_sizes_of_files_are_refused(tmp_path):
                 bad.writestr(name, file.read(name).replace(old, new))
         with pytest.raises(FileFormatError, match="is no formula of a size|where the formula of a size was expected"):
             native.load(tmp_path / "bad.mgt")
+
+
+def test_names_of_axes_that_are_no_identifiers(tmp_path):
+    """They stay as they are in a written file, and other lengths are tried for them, too."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows (n)", 8])
+    nodes = [helper.make_node("Reshape", ["x", "flat"], ["r"]), helper.make_node("Slice", ["r", "a", "b"], ["s"])]
+    nodes.append(helper.make_node("Reshape", ["s", "shape"], ["y"]))
+    values = {"flat": [-1], "a": [0], "b": [12], "shape": [3, 2, 2]}
+    constants = [numpy_helper.from_array(np.array(value), name) for name, value in values.items()]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "net", [x], [y], constants)
+    first = to_model(load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)))
+    assert first.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "rows (n)"
+    second = to_model(load(first))
+    assert second.SerializeToString() == first.SerializeToString()

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import END_NAMES, STAND_INS
 
@@ -27,7 +28,8 @@ def noted(inputs: Pairs, results: Pairs) -> dict[str, str]:
 def restore(made: "onnx.GraphProto", graph: InternalGraph) -> None:
     """Give inputs and results of a written graph the names that the metadata of its graph holds for their nodes.
 
-    Nodes that an edit renamed, and those that were added, keep the names that they have.
+    Nodes that an edit renamed, and those that were added, keep the names that they have, also a constant that is a
+    result: what is written for it beside the stored numbers has its name.
     """
     inputs, results = _stored(graph.metadata)
     wanted = {item.name: inputs.get(node.name) for item, node in zip(made.input, graph.inputs, strict=True)}
@@ -38,6 +40,8 @@ def restore(made: "onnx.GraphProto", graph: InternalGraph) -> None:
         wanted[item.name] = None if found is None else found[1]
         if found is not None:
             left.remove(found)
+        elif isinstance(node.expr, Constant) and node.name not in (*wanted, *wanted.values()):
+            wanted[item.name] = node.name
     names = {old: new or old for old, new in wanted.items()}
     if len({*names.values()}) < len(names):
         return  # two would have one name

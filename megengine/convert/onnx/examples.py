@@ -77,14 +77,12 @@ class Examples:
 
     def may_help(self, error: Exception) -> bool:
         """Whether a network that was refused may be read at other lengths."""
-        about_sizes = isinstance(error.__cause__, ShapeError) or any(
-            re.search(rf"\b{re.escape(name)}\b", str(error)) for name in self.names
-        )
+        about_sizes = isinstance(error.__cause__, ShapeError) or any(_names(str(error), name) for name in self.names)
         return bool(self.chosen) and about_sizes
 
     def one_more_joined(self, error: Exception) -> dict[str, str] | None:
         """`joined` with two axes of different inputs that have no names, and that are refused for being unequal."""
-        told = [name for name in self.nameless if re.search(rf"\b{re.escape(name)}\b", str(error))]
+        told = [name for name in self.nameless if _names(str(error), name)]
         for first in told:
             for other in told:
                 if self.nameless[first] != self.nameless[other] and other not in self.joined:
@@ -109,6 +107,11 @@ class Examples:
                 )
             if int(length) < 1:
                 raise OptionError(f"example_sizes: {name} is {length}; expected at least 1")
+
+
+def _names(text: str, name: str) -> bool:
+    """Whether a text has the name of an axis, which may begin and end with any character."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
 
 
 def at_usual_sizes(

@@ -248,7 +248,7 @@ def _value_info(node: TensorNode, name: str | None = None) -> "onnx.ValueInfoPro
     dtype = quantized(node)
     kind = onnx.helper.np_dtype_to_tensor_dtype(storage_of(node.spec.dtype) if dtype is None else dtype.storage)
     return onnx.helper.make_tensor_value_info(
-        name or node.name, kind, [str(n) if is_open(n) else n for n in node.spec.shape]
+        name or node.name, kind, [name_of(n) or str(n) if is_open(n) else n for n in node.spec.shape]
     )
 
 
