@@ -178,8 +178,12 @@ def _three_quarters(x: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """X to the power y, elementwise."""
+    """X to the power y, elementwise; of integers the whole part, and the smallest number for 0 to a negative power."""
     with np.errstate(all="ignore"):
+        if x.dtype.kind == "i" and (y < 0).any():
+            ones = np.where((x == -1) & (y % 2 == 1), -1, np.abs(x) == 1)
+            below = np.where(x == 0, np.iinfo(x.dtype).min, ones).astype(x.dtype)
+            return np.where(y < 0, below, np.power(x, np.maximum(y, 0)))
         if x.dtype != F32:
             return np.power(x, y)
         x, y = np.broadcast_arrays(x, y)

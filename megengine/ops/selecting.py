@@ -277,7 +277,7 @@ define(
     _batched_infer,
     _batched,
     _INDICES,
-    OnnxRule("NonMaxSuppression", {"center": "center_point_box"}, read=False),
+    ONNX_WRITER,
     _batched_samples,
     lambda: [
         ErrorSample(_SHAPES, {"center": False}, ShapeError, "batched_nms: boxes have shape"),

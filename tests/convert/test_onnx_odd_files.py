@@ -59,6 +59,20 @@ def stored_in_a_body():
     return node("Loop", "rounds flag x", "y", body=body)
 
 
+def scanned(kind, count):
+    """Rounds that are never made, and what they give: a loop without one, and a scan of no row."""
+    before = [helper.make_tensor_value_info(n, k, s) for n, k, s in BODY[:2]] if kind == "Loop" else []
+    row = [helper.make_tensor_value_info("r", FLOAT, [3])] if kind == "Scan" else []
+    ends = [helper.make_tensor_value_info("d", BOOL, [])] if kind == "Loop" else []
+    ends += [helper.make_tensor_value_info(name, FLOAT, [2, 3]) for name in ("z", "all")]
+    nodes = [node("Add", "v r" if row else "v v", "z"), node("Abs", "z", "all")]
+    nodes += [node("Identity", "c", "d")] if kind == "Loop" else []
+    body = helper.make_graph(nodes, "inner", [*before, helper.make_tensor_value_info("v", FLOAT, [2, 3]), *row], ends)
+    extra = {"num_scan_inputs": 1, "scan_output_axes": [1]} if kind == "Scan" else {}
+    inputs = "x rows" if kind == "Scan" else "none flag x"
+    return [node(kind, inputs, "last every", body=body, **extra), node("Concat", "every every", "y", axis=count)]
+
+
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
 BODY = [("i", INT64, []), ("c", BOOL, []), ("v", FLOAT, [2, 3]), ("w", FLOAT, [3])]
 FILES = {
@@ -69,6 +83,14 @@ FILES = {
     "a function named like an operator": model(
         [node("LeakyRelu", "x", "y")],
         functions=[helper.make_function("", "LeakyRelu", ["a"], ["b"], [node("Neg", "a", "b")], [OPSET])],
+    ),
+    "a loop without a round": model(
+        scanned("Loop", 0), [stored("none", np.int64(0)), stored("flag", True)], (ValueInfoProto(name="y"),)
+    ),
+    "negative powers of integers": model(
+        [node("Pow", "bases powers", "w"), node("Cast", "x", "n", to=INT64), node("Pow", "n powers", "y")],
+        [stored("bases", np.int64([-2, -1, 1])), stored("powers", np.int64([-1, -3, 2]))],
+        (ValueInfoProto(name="y"), ValueInfoProto(name="w")),
     ),
     "no node": model([], outputs=(X,)),
     "no node, and stored numbers as results": model(
@@ -98,6 +120,15 @@ def test_unusual_files_give_the_runtimes_values(name, tmp_path):
     for one in (made if isinstance(made, (list, tuple)) else [made], load(tmp_path / "again.onnx")(VALUES)):
         for got, value in zip(one if isinstance(one, (list, tuple)) else [one], wanted, strict=True):
             np.testing.assert_array_equal(got.numpy(), value)
+
+
+def test_a_scan_of_no_row_gives_nothing_of_the_shape_of_a_round():
+    """ONNX Runtime refuses to scan an axis of length 0."""
+    empty = stored("rows", np.zeros((0, 3), np.float32))
+    net = load(model(scanned("Scan", 1), [empty], [ValueInfoProto(name=name) for name in ("last", "y")]))
+    last, joined = net(VALUES)
+    np.testing.assert_array_equal(last.numpy(), VALUES)
+    assert joined.shape == (2, 0, 3)
 
 
 def test_text_that_a_node_reads_is_refused():

@@ -97,3 +97,10 @@ def test_statistics_of_every_element():
 def test_an_unknown_type():
     with pytest.raises(FileFormatError, match="Cast node .*: casts to 'HUGE'; expected one of FLOAT, "):
         load(model([node("Cast", to="HUGE")], 1))
+
+
+def test_an_operator_before_its_first_opset():
+    """Converters wrote ThresholdedRelu, which opset 10 brought, at opset 9; ONNX Runtime takes it."""
+    proto = model([node("ThresholdedRelu", alpha=0.5)], 9)
+    (want,) = answers(session_of(proto), [X])
+    np.testing.assert_array_equal(load(proto)(X).numpy(), want)

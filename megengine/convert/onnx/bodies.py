@@ -49,13 +49,27 @@ def _content(schema: "onnx.defs.OpSchema", node: "onnx.NodeProto", types: list[b
 
 
 def _schemas(op_type: str, opset: int) -> list["onnx.defs.OpSchema"]:
-    """The schema at an opset, and the newest one where that has the same inputs and attributes."""
+    """The schema at an opset, and the newest one where that has the same inputs and attributes.
+
+    Of an operator that came later, the first one: converters wrote ThresholdedRelu before opset 10, where ONNX Runtime
+    has it, too.
+    """
     import onnx
 
-    if op_type in FOLDED_ONLY or not onnx.defs.has(op_type, max_inclusive_version=opset):
+    if op_type in FOLDED_ONLY or not onnx.defs.has(op_type):
         return []
-    own, newest = onnx.defs.get_schema(op_type, opset), onnx.defs.get_schema(op_type)
+    newest = onnx.defs.get_schema(op_type)
+    known = onnx.defs.has(op_type, max_inclusive_version=opset)
+    own = onnx.defs.get_schema(op_type, opset) if known else _first(newest)
     return [own, newest] if _form(own) == _form(newest) else [own]
+
+
+def _first(schema: "onnx.defs.OpSchema") -> "onnx.defs.OpSchema":
+    import onnx
+
+    while onnx.defs.has(schema.name, max_inclusive_version=schema.since_version - 1):
+        schema = onnx.defs.get_schema(schema.name, schema.since_version - 1)
+    return schema
 
 
 def _versions(schema: "onnx.defs.OpSchema") -> list[int]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine.convert.onnx.context import Group, OnnxNode, Value
+from megengine.convert.onnx.context import Group, OnnxNode, Value, spec_of
 from megengine.convert.onnx.open_values import is_open_array
+from megengine.core.dtype import storage_of
 from megengine.core.errors import FileFormatError
 from megengine.core.sizes import is_open, largest, name_of, named, whole
 from megengine.core.spec import TensorSpec
@@ -167,6 +168,9 @@ def rounds(node: OnnxNode, run: Run, separate: Separate) -> Sequence[Any]:
         for column, value in zip(scanned, made[1 + len(states) :], strict=True):
             column.append(value)
         done += 1
+    if not done and scanned:
+        results = _of_no_round(node, separate, [*_ROUND, *_specs(node, states)], 1 + len(states))
+        return [*states, *results]
     return [*states, *(_stacked(node, column, 0) for column in scanned)]
 
 
@@ -296,6 +300,11 @@ def _scanned(node: OnnxNode, run: Run, separate: Separate, values: list[Value]) 
     if len(lengths) != 1 or max(lengths) > MOST_ROUNDS:
         raise node.fail(f"the scanned axes have the lengths {sorted(lengths)}; expected one, at most {MOST_ROUNDS}")
     (length,), columns = lengths, [[] for _ in range(outputs)]
+    if not length and outputs:
+        shapes = [tuple(n for i, n in enumerate(x.shape) if i != axis) for x, axis in zip(sources, axes, strict=True)]
+        parts = [TensorSpec(shape, spec_of(x).dtype) for shape, x in zip(shapes, sources, strict=True)]
+        results = _of_no_round(node, separate, [*_specs(node, states), *parts], len(states), out_axes)
+        return [*states, *results]
     for t in range(length):
         places = (length - 1 - t if flip else t for flip in back)
         parts = [_element(node, x, axis, at) for x, axis, at in zip(sources, axes, places, strict=True)]
@@ -317,10 +326,30 @@ def _element(node: OnnxNode, x: Value, axis: int, at: int) -> Value:
     return node.reshape(part, [n for i, n in enumerate(x.shape) if i != axis])
 
 
+def _specs(node: OnnxNode, states: Sequence[Value | Group]) -> list[TensorSpec]:
+    if any(isinstance(state, Group) for state in states):
+        raise node.fail("it makes no round and carries a sequence; the shape of what its rounds give is not known")
+    return [spec_of(state) for state in states if not isinstance(state, Group)]
+
+
+def _of_no_round(
+    node: OnnxNode, separate: Separate, given: Sequence[TensorSpec], first: int, axes: Sequence[int] = ()
+) -> list[np.ndarray]:
+    """Results of rounds, from the `first` result of the body on, where there is no round: empty along a new axis."""
+    made = []
+    for k, result in enumerate(separate(_graph(node, "body"), given, "body").graph.outputs[first:]):
+        shape = result.spec.shape
+        if is_open(shape):
+            raise node.fail("it makes no round, and the shape of results of its rounds is open")
+        axis = node.axis(axes[k] if axes else 0, len(shape) + 1)
+        made.append(np.zeros((*shape[:axis], 0, *shape[axis:]), storage_of(result.spec.dtype)))
+    return made
+
+
 def _stacked(node: OnnxNode, values: Sequence[Value], axis: int) -> Value:
     """The values along a new axis."""
     if not values:
-        raise node.fail("it makes no round, and results of its rounds are read; their shape is not known")
+        raise node.fail("it makes no round for any entry of its batch; the shape of its results is not known")
     if all(isinstance(value, np.ndarray) for value in values):
         return np.stack(values, axis)  # pyright: ignore[reportArgumentType, reportCallIssue]
     shape = values[0].shape

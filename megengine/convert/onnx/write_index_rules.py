@@ -198,6 +198,15 @@ def set_index(w: Writer, expr: Apply) -> None:
     w.emit("Reshape", expr, [made, w.constant(list(data.shape), f"{name}_shape", np.int64)])
 
 
+def _in_float32(w: Writer, node: TensorNode) -> str:
+    """The value as the only type that the operator takes."""
+    import onnx
+
+    name = w.value(node)
+    same = node.spec.dtype == np.float32
+    return name if same else w.add("Cast", [name], f"{node.name}_float", to=onnx.TensorProto.FLOAT)
+
+
 @writer("nms")
 def nms(w: Writer, expr: Apply) -> None:
     """NonMaxSuppression of one picture and class; the last column of its result, int32."""
@@ -206,7 +215,7 @@ def nms(w: Writer, expr: Apply) -> None:
     name, limit = expr.outputs[0].name, expr.attrs["limit"]
     first, second = (w.constant(axes, f"{name}_axes", np.int64) for axes in ([0], [0, 1]))
     boxes, scores = (
-        w.add("Unsqueeze", [w.value(node), axes], f"{node.name}_batch")
+        w.add("Unsqueeze", [_in_float32(w, node), axes], f"{node.name}_batch")
         for node, axes in zip(expr.inputs, (first, second), strict=True)
     )
     most = w.constant([np.iinfo(np.int32).max if limit is None else limit], f"{name}_limit", np.int64)
@@ -214,3 +223,12 @@ def nms(w: Writer, expr: Apply) -> None:
     kept = w.add("NonMaxSuppression", [boxes, scores, most, overlap], f"{name}_kept")
     column = w.add("Gather", [kept, w.constant(2, f"{name}_column", np.int64)], f"{name}_places", axis=1)
     w.emit("Cast", expr, [column], to=onnx.TensorProto.INT32)
+
+
+@writer("batched_nms")
+def batched_nms(w: Writer, expr: Apply) -> None:
+    """NonMaxSuppression of the standard, whose limit comes before its two numbers."""
+    boxes, scores, limit, overlap, least = expr.inputs
+    places = (_in_float32(w, boxes), _in_float32(w, scores), w.value(limit))
+    bounds = (_in_float32(w, overlap), _in_float32(w, least))
+    w.emit("NonMaxSuppression", expr, [*places, *bounds], center_point_box=int(expr.attrs["center"]))
