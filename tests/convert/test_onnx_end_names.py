@@ -120,6 +120,23 @@ def test_results_that_are_constants():
         np.testing.assert_array_equal(a, b)
 
 
+def test_products_with_a_bias_keep_their_names():
+    """Gemm is a product and a sum here: read, written and read again both are called as before."""
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[2, 3] x) => (float[2, 3] y)
+        <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[3] b = {1, 2, 3}>
+        {
+            h = Gemm (x, w, b)
+            y = Gemm (h, w, b)
+        }""")
+    for node, name in zip(proto.graph.node, ("first", "last"), strict=True):
+        node.name = name
+    once = to_model(load(proto))
+    assert [node.name for node in once.graph.node] == ["first", "last"]
+    assert to_model(load(once)).SerializeToString() == once.SerializeToString()
+
+
 STORED = ("[", "[]", '{"inputs": 3}', '{"outputs": [["y"]]}', '{"inputs": {"x": "y"}}', "[" * 9999)
 
 

@@ -99,6 +99,7 @@ def add(w: Writer, expr: Apply) -> None:
     names = [*map(w.value, product.inputs), added]
     left, right = (int(bool(product.attrs.get(flag))) for flag in ("transpose_a", "transpose_b"))
     w.emit("Gemm", expr, names, transA=left, transB=right)
+    w.nodes[-1].name = product.output.name  # what is read has the names of both again
 
 
 @writer("batch_norm")
