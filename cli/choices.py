@@ -1,6 +1,8 @@
 """Values of options: words, of which an unknown one is wrong usage and the message names the nearest, and numbers."""
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -39,9 +41,32 @@ class File(click.types.StringParamType):
 
     name = "file"
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The text. Raises click.BadParameter if it is empty, which would name the folder that the command runs in."""
+        return super().convert(_named(self, value, param, ctx), param, ctx)
+
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """What a shell is told to look for."""
         return [CompletionItem(incomplete, type="file")]
+
+
+class FilePath(click.Path):
+    """A path that is not empty."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """The path. Raises click.BadParameter for an empty text."""
+        return super().convert(_named(self, value, param, ctx), param, ctx)
+
+
+def _named(kind: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    if value == "":
+        kind.fail("the name is empty; give the file or folder (a variable of the shell may be unset)", param, ctx)
+    return value
 
 
 FILE = File()

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+from megengine.cli.choices import FilePath
 from megengine.cli.images import SUFFIXES
 from megengine.convert.onnx.reading import external_files
 from megengine.core.errors import OptionError
 
-path_option = functools.partial(click.option, type=click.Path(path_type=Path))
+path_option = functools.partial(click.option, type=FilePath())
 overwrite_option = click.option("--overwrite", is_flag=True, help="Let what is written replace what is read.")
 
 

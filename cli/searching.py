@@ -100,7 +100,7 @@ def search(
     What was measured is kept in --state, and the best network so far in --output, after every network: an interrupted
     search goes on when the line is repeated.
     """
-    state, picture = state or output.with_suffix(".json"), picture or output.with_suffix(".svg")
+    state, picture = state or output.parent / f"{output.stem}.json", picture or output.parent / f"{output.stem}.svg"
     files = Files(output, picture, state, save_latencies, report_path)
     table = _table(latency_table, save_latencies)
     inputs = [model, data, *images.recipe_files(preprocess), *([latency_table] if latency_table else [])]

@@ -195,11 +195,19 @@ def test_nobody_reads_the_result(run, folder):
         (("bench",), "Missing argument"),
         (("verify", "m.mgt", "--data", "x", "--threads", "0"), "not in the range"),
         (("inspect", "m.onnx", "--input-shape", "1,0"), "sizes are positive"),
+        (("search", "m.onnx", "--data", "x", "-o", "", "--max-mb", "1"), "the name is empty; give the file or folder"),
+        (("verify", "m.mgt", "--data", ""), "'--data': the name is empty; give the file or folder"),
+        (("inspect", ""), "'MODEL': the name is empty; give the file or folder"),
     ],
 )
 def test_wrong_usage_is_code_2(run, words, message):
     done = run(*words)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_search_whose_output_is_the_root(run, one_line_error, folder):
+    done = run("search", "good.onnx", "--data", "good.npy", "-o", "/", "--max-mb", "1", cwd=folder)
+    assert done.returncode == 1 and "--output '/': expected .mgt" in one_line_error(done)
 
 
 def test_json_carries_the_error(run, folder):
