@@ -56,6 +56,8 @@ def _binary_infer(name: str, *, logical: bool, integer: bool) -> Callable[..., T
             raise DTypeError(f"{name}: operands are {x.dtype} and {y.dtype}; expected integers; use .astype")
         if x.dtype != y.dtype:
             raise DTypeError(f"{name}: operands are {x.dtype} and {y.dtype}; expected one dtype; use .astype")
+        if name == "sub" and x.dtype == BOOL:
+            raise DTypeError("sub: operands are bool; expected numbers; use logical_xor, or .astype")
         shape = broadcast_shapes(name, x.shape, y.shape)
         return TensorSpec(shape, BOOL if logical else x.dtype, x.device)
 

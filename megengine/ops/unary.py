@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, qint8, quint8
-from megengine.core.errors import OptionError, ShapeError
+from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import (
@@ -51,6 +51,8 @@ _NN = "megengine.functional.nn"
 def _unary_infer(name: str, attrs: dict[str, Any]) -> Callable[..., TensorSpec]:
     def infer(x: TensorSpec, **values: Any) -> TensorSpec:
         refuse_quantized(name, x)
+        if name == "neg" and x.dtype == BOOL:
+            raise DTypeError("neg: the operand is bool; expected numbers; use logical_not, or .astype")
         if values.keys() != attrs.keys() or not all(isinstance(v, (int, float, np.number)) for v in values.values()):
             raise OptionError(f"{name}: attributes are {values}; expected numbers {list(attrs)}")
         return x

@@ -18,13 +18,26 @@ from megengine.functional import quantized
 from megengine.plan import compile
 from megengine.quantization import MinMaxObserver, create_qparams, fake_quant_tensor
 from megengine.tensor import Parameter, Tensor
-from megengine.traced_module import trace_module
+from megengine.traced_module import lower, trace_module
 
 quantized_dtype: Any = dtype.quantized
 
 
 def ones(*shape, dtype="float32"):
     return Tensor(np.ones(shape), dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("op", "count", "advice"), [("neg", 1, "logical_not, or .astype"), ("sub", 2, "logical_xor, or .astype")]
+)
+def test_truth_values_have_no_negative(op, count, advice):
+    """A graph refuses the edit; NumPy's error came when it ran."""
+    truth = ones(2, dtype="bool")
+    with pytest.raises(DTypeError, match=f"{op}: .* bool; expected numbers; use {advice}"):
+        getattr(F, op)(*[truth] * count)
+    graph = lower(trace_module(M.Identity(), truth)).graph
+    with pytest.raises(DTypeError, match=f"{op}: .* bool; expected numbers"):
+        graph.apply(op, *[graph.inputs[0]] * count)
 
 
 @pytest.mark.parametrize("call", [lambda x: x.transpose(), lambda x: x.T, lambda x: F.transpose(x, ())])
