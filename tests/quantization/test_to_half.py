@@ -6,6 +6,7 @@ from onnx import helper, numpy_helper
 
 import megengine.functional as F
 import megengine.module as M
+from megengine import plan
 from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
 from megengine.core.dtype import bfloat16
@@ -151,6 +152,29 @@ def test_places_and_truths_come_from_the_changed_values(widened):
         widen(graph)
     kinds = {n.dtype for e in graph.exprs() if isinstance(e, Apply) and e.op != "cast" for n in e.outputs}
     assert kinds - {np.dtype(np.int32), np.dtype(bool)} == {np.dtype(np.float32 if widened else np.float16)}
+
+
+class Kept(M.Module):
+    """Boxes that stay of those that overlap, and values that are large: lengths that values give."""
+
+    def forward(self, boxes, scores):
+        kept = F.vision.nms(boxes * 1.0, scores * 1.0, 0.5)
+        large, places = F.cond_take(scores > 0.5, scores + 1)
+        return boxes[kept] * 2, F.concat([scores[kept], large]), places
+
+
+@pytest.mark.parametrize("kind", ["bf16", "fp16"])
+def test_lengths_that_depend_on_values_come_from_the_changed_ops(kind):
+    corners = np.random.default_rng(0).uniform(0, 8, (40, 2)).astype(np.float32)
+    boxes, scores = np.concatenate([corners, corners + 4], 1), np.linspace(0, 1, 40, dtype=np.float32)
+    net = traced(Kept(), boxes, scores)
+    half = to_half(net, kind)
+    assert [sum(e.op == op for e in half.graph.exprs() if isinstance(e, Apply)) for op in ("nms", "nonzero")] == [1, 1]
+    assert [n.spec for n in half.graph.outputs] == [n.spec for n in lower(net).graph.outputs]
+    want = half(boxes, scores)
+    assert len(want[0]) not in (0, 40)
+    for got, one in zip(plan.compile(half)(boxes, scores), want, strict=True):
+        np.testing.assert_array_equal(got, one.numpy())
 
 
 def test_boxes_of_halves_are_exported():
