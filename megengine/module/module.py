@@ -404,7 +404,7 @@ class Module(_Reads):
     @explains
     def load_state_dict(self, state_dict: Mapping[str, Any] | Callable[..., Any], strict: bool = True) -> None:
         """Take values from a state dict. With strict, missing and unknown keys are errors, else warnings; wrong shapes
-        always are errors (a vector of C may stand for (1,C,1,1)). Integers for a quantized tensor are its stored ones.
+        always are (vectors stand for (1,C,1,1) and LayerNorm's shapes). Quantized tensors take stored integers, too.
 
         A callable is called for each tensor: `state_dict(name, tensor)` returns its value or None.
 
@@ -420,7 +420,8 @@ class Module(_Reads):
         else:
             raise OptionError(f"load_state_dict: got a {type(state_dict).__name__}; expected a dict or a callable")
         self._compare_keys(tensors.keys(), state.keys(), strict)
-        values = {k: self._checked(k, tensors[k], state[k]) for k in tensors.keys() & state.keys()}
+        owners = {name: owner for name, _, owner in self._state("")}
+        values = {k: owners.get(k, self)._checked(k, tensors[k], state[k]) for k in tensors.keys() & state.keys()}
         for name, value in values.items():
             tensors[name]._reset(value)
 
@@ -448,11 +449,10 @@ class Module(_Reads):
         """Children that its state dicts may lack."""
         return ()
 
-    @staticmethod
-    def _checked(name: str, have: Tensor, new: Any) -> Tensor:
+    def _checked(self, name: str, have: Tensor, new: Any) -> Tensor:
         new = new if isinstance(new, Tensor) else Tensor(new, dtype=np.asarray(new).dtype)
         if new.shape != have.shape:
-            if len(new.shape) != 1 or have.shape != (1, new.shape[0], *[1] * (len(have.shape) - 2)):
+            if (1, *new.shape, *[1] * (have.ndim - 2)) != have.shape and new.shape != self._saved(have).shape:
                 raise ShapeError(f"load_state_dict: {name} has shape {new.shape}; expected {have.shape}")
             new = new.reshape(have.shape)
         if is_quantized(have.dtype) and new.dtype == storage_of(have.dtype):  # stored integers, of the scale it has

@@ -81,6 +81,10 @@ class LayerNorm(_Affine):
         """[..., *normalized_shape], same out."""
         return F.layer_norm(x, self.normalized_shape, self.affine, self.weight, self.bias, self.eps)
 
+    def _saved(self, tensor: Tensor) -> np.ndarray:
+        # NOTE: MegEngine's state dicts hold vectors here, although the tensors have the normalized shape.
+        return tensor.numpy().reshape(-1).copy()
+
     def _module_info_string(self) -> str:
         return f"normalized_shape={self.normalized_shape}, eps={self.eps}, affine={self.affine}"
 

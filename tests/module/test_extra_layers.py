@@ -39,6 +39,18 @@ def test_layer_norm():
     check(M.LayerNorm(4, affine=False), v, standardized(v, (2,)))
 
 
+def test_state_of_layer_norms_is_flat_and_either_form_is_loaded():
+    net, values = M.Sequential(M.LayerNorm((2, 3))), np.arange(6, dtype=np.float32)
+    assert {k: v.shape for k, v in net.state_dict().items()} == {"0.bias": (6,), "0.weight": (6,)}  # as in MegEngine
+    for form in (values, values.reshape(2, 3)):
+        net.load_state_dict({"0.weight": form, "0.bias": form + 1})
+        np.testing.assert_array_equal(net[0].weight.numpy(), values.reshape(2, 3))
+        np.testing.assert_array_equal(net[0].bias.numpy(), values.reshape(2, 3) + 1)
+    for wrong in (values[:5], values.reshape(3, 2)):
+        with pytest.raises(ValueError, match=r"0.weight has shape \(.*\); expected \(2, 3\)"):
+            net.load_state_dict({"0.weight": wrong}, strict=False)
+
+
 def test_group_norm():
     layer, v = with_values(M.GroupNorm(2, 6)), x(2, 6, 3, 5)
     y = standardized(v.reshape(2, 2, 45), (2,)).reshape(v.shape)
