@@ -421,7 +421,7 @@ class Module(_Reads):
             raise OptionError(f"load_state_dict: got a {type(state_dict).__name__}; expected a dict or a callable")
         self._compare_keys(tensors.keys(), state.keys(), strict)
         owners = {name: owner for name, _, owner in self._state("")}
-        values = {k: owners.get(k, self)._checked(k, tensors[k], state[k]) for k in tensors.keys() & state.keys()}
+        values = {k: owners.get(k, self)._as_loaded(k, tensors[k], state[k]) for k in tensors.keys() & state.keys()}
         for name, value in values.items():
             tensors[name]._reset(value)
 
@@ -449,7 +449,7 @@ class Module(_Reads):
         """Children that its state dicts may lack."""
         return ()
 
-    def _checked(self, name: str, have: Tensor, new: Any) -> Tensor:
+    def _as_loaded(self, name: str, have: Tensor, new: Any) -> Tensor:
         new = new if isinstance(new, Tensor) else Tensor(new, dtype=np.asarray(new).dtype)
         if new.shape != have.shape:
             if (1, *new.shape, *[1] * (have.ndim - 2)) != have.shape and new.shape != self._saved(have).shape:

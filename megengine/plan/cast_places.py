@@ -1,7 +1,8 @@
 """Casts around moves: a value that is rounded, moved and widened again stays in float32, and is rounded in one pass.
 
 Moves copy numbers as they are, so casts may change places with them. The two casts, side by side, are one pass that
-joins the chain of elementwise ops before or behind.
+joins the chain of elementwise ops before or behind. Functions that keep the order of numbers, or their sizes,
+change places with rounding, too.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes import only_user
+from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
+from megengine.traced_module.patterns import any_, call
 
 _FLOAT32 = np.dtype(np.float32)
+_X = any_()
+_NARROW = call("cast", _X)
+_WIDE = call("cast", _NARROW)
 _DTYPE, _PROGRAM = "dtype", "program"  # attributes of what converts, and of what computes
 
 
@@ -138,8 +144,27 @@ def _rounded(graph: InternalGraph, source: TensorNode, like: TensorNode, back: A
     return node
 
 
+def _rounds_twice(m: Found) -> bool:
+    half = m.root.dtype
+    return half in HALVES and m[_NARROW].dtype == half and m[_X].dtype == m[_WIDE].dtype == _FLOAT32
+
+
+def _of_unrounded(op: str) -> Rule:
+    """A function of a rounded number, which is one itself: the number is rounded behind it."""
+
+    def build(m: Found) -> TensorNode:
+        y = m.apply(op, m[_X], attrs=m.root.expr.inputs[0].expr.attrs, name=m.root.name)
+        return m.apply("cast", y, attrs=m.root.expr.attrs, name=m.root.name)
+
+    return Rule(f"{op}_before_rounding", call("cast", call(op, _WIDE)), build, when=_rounds_twice)
+
+
+_BEFORE_ROUNDING = tuple(map(_of_unrounded, ("relu", "relu6", "neg", "abs")))
+
+
 def move_casts(graph: InternalGraph) -> bool:
     """Change in place; True if something changed. Results stay the same, bit for bit."""
+    changed = bool(rewrite(graph, _BEFORE_ROUNDING))
     found = [moved for expr in graph.exprs() if (moved := _moved(expr)) is not None]
     for moved in found:
         back, last = moved.back, moved.rounds_last()
@@ -148,4 +173,4 @@ def move_casts(graph: InternalGraph) -> bool:
             node = _rounded(graph, node, back.inputs[0], back)
         graph.replace_node({back.output: node})
     remove_dead(graph)
-    return bool(found)
+    return changed or bool(found)

@@ -1,6 +1,6 @@
 """Post-training quantization from beginning to end, and its result."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,21 +123,15 @@ def quantize_model(
     config = config or QuantConfig()
     place = home(model) if device is None else normalize(device)
     kept = None if state is None else _checked(Path(state), config)
-    if calibration is None and (statistics is None or config.second_reading):
-        raise CalibrationError(
-            f"quantize_model: {config.second_reading or 'calibration'} needs inputs of the network; give calibration="
-        )
+    _require_inputs(calibration, statistics, config)
     graph = prepared(model)
-    if calibration is not None and config.second_reading:
-        require_repeatable(calibration, config.second_reading)
     key, parted = "" if statistics is None else digest(graph), _parted(graph, config)
     annotation = annotate(graph, config)
     require_layers(graph, annotation)
     data = () if calibration is None else Data.of(calibration, graph)
     stats, judges = observe_all(graph, config), _judges(graph, config, place)
     if statistics is not None:
-        stats = statistics.of(key)
-        stats = {**stats, **{name: stats[norm] for name, norm in parted.items()}}
+        stats = _of_parted(statistics.of(key), parted)
         for arrays in as_samples(data, graph):
             judges.look(arrays, {})
     else:
@@ -162,6 +156,20 @@ def _refuse_other_kinds(model: Any, calibration: Any, config: Any) -> None:
         )
     if callable(calibration) and not isinstance(calibration, Iterable):
         raise ArgumentError("quantize_model: calibration is a function; call it, and give the inputs that it returns")
+
+
+def _require_inputs(calibration: Iterable[Any] | None, statistics: Statistics | None, config: QuantConfig) -> None:
+    if calibration is None and (statistics is None or config.second_reading):
+        raise CalibrationError(
+            f"quantize_model: {config.second_reading or 'calibration'} needs inputs of the network; give calibration="
+        )
+    if calibration is not None and config.second_reading:
+        require_repeatable(calibration, config.second_reading)
+
+
+def _of_parted(stats: Mapping[str, TensorStatistics], parted: Mapping[str, str]) -> dict[str, TensorStatistics]:
+    """Statistics that hold those of norms for the transpositions that part them, too."""
+    return {**stats, **{name: stats[norm] for name, norm in parted.items()}}
 
 
 def _parted(graph: InternalGraph, config: QuantConfig) -> dict[str, str]:
@@ -220,7 +228,7 @@ def requantize(
     return convert(
         graph,
         annotation,
-        {**model.stats, **{name: model.stats[norm] for name, norm in parted.items()}},
+        _of_parted(model.stats, parted),
         config,
         () if calibration is None else calibration,
         progress=progress,

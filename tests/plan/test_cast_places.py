@@ -87,3 +87,23 @@ def test_results_that_are_halves_stay():
     half, wide = plan.compile(trace_module(Two(), tensor(x)))(x)
     assert half.dtype == bfloat16
     np.testing.assert_array_equal(half.astype(np.float32), wide)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("function", [F.relu, F.relu6, F.abs, F.neg])
+def test_functions_change_places_with_rounding(function, dtype):
+    """A sum is rounded once, behind the function, with the results of the eager run, which rounds it before, too."""
+
+    class Behind(M.Module):
+        def forward(self, x):
+            return function(x.astype(dtype) * tensor(np.float32(1.1).astype(dtype)) + x.astype(dtype))
+
+    x = np.concatenate([values().ravel(), np.linspace(-8, 8, 4001, dtype=np.float32)])
+    net = trace_module(Behind(), tensor(x))
+    want = net(tensor(x)).numpy()
+    for level in isa.available():
+        with isa.capped(level):
+            made = plan.compile(net)
+            np.testing.assert_array_equal(made(x)[0].astype(np.float32), want.astype(np.float32))
+    (chain,) = (e for e in made.graph.exprs() if getattr(e, "op", "") == "elementwise")
+    assert [op for op, *_ in chain.attrs["program"]][-3:] == ["add", function.__name__, "cast"]

@@ -109,7 +109,7 @@ def test_resuming_measures_what_is_missing(zoo, monkeypatch, tmp_path):
     output.write_text(json.dumps({**BASE, "precision": "float32", "runner": "ours", "ms": 1, "cpu_ms": 1}) + '\n{"cut')
     asked = []
 
-    def measure(base, precisions, rounds, limit):
+    def measure(base, precisions, rounds, limit, without):
         asked.append((base, precisions))
         return []
 
