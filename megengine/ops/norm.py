@@ -58,14 +58,14 @@ def _infer(name: str):
 
 def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
     x = in_order(x)
-    e = functions.exp(x - np.maximum.reduce(x, axis, keepdims=True)) if x.size else x
+    e = functions.exp_of_distance(x - np.maximum.reduce(x, axis, keepdims=True)) if x.size else x
     return e / np.add.reduce(e, axis, keepdims=True)  # x.sum() does the same with more overhead
 
 
 def _log_softmax(x: np.ndarray, axis: int) -> np.ndarray:
     x = in_order(x)
     d = x - np.maximum.reduce(x, axis, keepdims=True) if x.size else x
-    return d - functions.log(np.add.reduce(functions.exp(d), axis, keepdims=True))
+    return d - functions.log(np.add.reduce(functions.exp_of_distance(d), axis, keepdims=True))
 
 
 def _softmax_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:

@@ -186,6 +186,20 @@ def test_softmax_of_short_rows_that_are_taken_together(op, n):
             check(op, [x], {"axis": 1})
 
 
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_softmax_takes_no_subnormal_powers(op):
+    """Numbers that a mask of -100 leaves are 0; those from 2^-126 on are not."""
+    for n in (5, 16, 49):
+        x = draw((7, n))
+        x[:, 0] = 3
+        x[:, 1:] -= np.linspace(84, 101, n - 1, dtype=np.float32)
+        check(op, [x], {"axis": 1})
+        check(op, [x], {"axis": 0})
+    y = get_op("softmax").reference(np.float32([[0, -87.33654, -87.33655, -100]]), axis=1)
+    assert y[0, 1] >= np.finfo(np.float32).smallest_normal
+    assert y[0, 2:].tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("function", [F.softmax, F.logsoftmax])
 def test_eager_softmax_has_the_bits_of_the_reference(function):
     for shape in ((5, 48), (2, 3, 4, 5), (7,)):

@@ -35,6 +35,9 @@ COC_FN float exp_of(float x) {
     return p * power_of_two(half) * power_of_two(whole - half);
 }
 
+// Of softmax, which takes no powers that are subnormal numbers.
+COC_FN float power_of_distance(float x) { return x < -87.33654f ? 0.f : exp_of(x); }
+
 COC_FN float log_of(float x) {
     const bool tiny = x < 1.17549435e-38f;
     const int bits = bits_of(tiny ? x * 8388608.f : x);

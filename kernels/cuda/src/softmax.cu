@@ -8,8 +8,9 @@ typedef wide_t<T> A;
 // Loads that a thread of a block keeps in registers: of halves fewer, whose conversions need some, too.
 #define HELD(V) ((V == 1 ? 16 : (sizeof(T) == 2 ? 24 : 32) / V) / (sizeof(T) == 8 ? 4 : 1))
 
+COC_FN double power_of_distance(double x) { return exp_of(x); }
 COC_FN A lowest() { return (A)__uint_as_float(0xff800000u); }
-COC_FN A result(A distance, A end, int log) { return log ? distance - end : exp_of(distance) / end; }
+COC_FN A result(A distance, A end, int log) { return log ? distance - end : power_of_distance(distance) / end; }
 
 // The largest number so far, and the sum of exp(x - largest).
 struct Online {
@@ -69,7 +70,7 @@ struct Held {
             A part = 0;
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                const A distance = x[k * V + v] - m, power = exp_of(distance);
+                const A distance = x[k * V + v] - m, power = power_of_distance(distance);
                 x[k * V + v] = log ? distance : power;
                 part += power;
             }

@@ -7,9 +7,9 @@ COC_FN float lowest() { return __uint_as_float(0xff800000u); }
 struct Power {
     const float* x;
     float most;
-    COC_FN float operator()(int i) const { return exp_of(x[i] - most); }
+    COC_FN float operator()(int i) const { return power_of_distance(x[i] - most); }
 };
-COC_FN float result(float distance, float end, int log) { return log ? distance - end : exp_of(distance) / end; }
+COC_FN float result(float distance, float end, int log) { return log ? distance - end : power_of_distance(distance) / end; }
 COC_FN float most_of(const float* x, i64 n, int first, int step) {
     float most = lowest();
     for (i64 i = first; i < n; i += step) most = Larger()(most, x[i]);
@@ -40,7 +40,7 @@ KERNEL_BOUNDS(cuda_softmax_in_turn, 256, const float* x, float* y, unsigned colu
     const i64 at = (i64)outer * n * inner + (column - outer * inner);
     float most = lowest(), sum = 0.f;
     for (int i = 0; i < n; i++) most = Larger()(most, x[at + (i64)i * inner]);
-    for (int i = 0; i < n; i++) sum += exp_of(x[at + (i64)i * inner] - most);
+    for (int i = 0; i < n; i++) sum += power_of_distance(x[at + (i64)i * inner] - most);
     const float end = log ? log_of(sum) : sum;
     for (int i = 0; i < n; i++) y[at + (i64)i * inner] = result(x[at + (i64)i * inner] - most, end, log);
 }

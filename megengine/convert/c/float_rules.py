@@ -209,8 +209,10 @@ for (p = 0; p < $rows; ++p) {
         const float v = $x[at + k * $inner];
         most = v > most || v != v ? v : most;
     }
-    for (k = 0; k < $length; ++k)
-        y0[at + k * $inner] = ${p}exp($x[at + k * $inner] - most);
+    for (k = 0; k < $length; ++k) {
+        const float v = $x[at + k * $inner] - most;
+        y0[at + k * $inner] = v < -87.33654f ? 0.0f : ${p}exp(v); /* no subnormal numbers */
+    }
     $add
     $prepare
     for (k = 0; k < $length; ++k)
