@@ -1,8 +1,7 @@
 """Casts around moves: a value that is rounded, moved and widened again stays in float32, and is rounded in one pass.
 
 Moves copy numbers as they are, so casts may change places with them. The two casts, side by side, are one pass that
-joins the chain of elementwise ops before or behind. Functions that keep the order of numbers, or their sizes,
-change places with rounding, too.
+joins the chain of elementwise ops before or behind. Clamps change places with rounding, too.
 """
 
 from __future__ import annotations
@@ -15,18 +14,14 @@ import numpy as np
 from megengine.kernels.elementwise import cannot_run
 from megengine.kernels.half_conversion import HALVES, converted
 from megengine.plan.layouts import problem_of
+from megengine.traced_module.editing.rewiring import set_inputs
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes import only_user
-from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
-from megengine.traced_module.patterns import any_, call
 
 _FLOAT32 = np.dtype(np.float32)
-_X = any_()
-_NARROW = call("cast", _X)
-_WIDE = call("cast", _NARROW)
 _DTYPE, _PROGRAM = "dtype", "program"  # attributes of what converts, and of what computes
 
 
@@ -144,27 +139,32 @@ def _rounded(graph: InternalGraph, source: TensorNode, like: TensorNode, back: A
     return node
 
 
-def _rounds_twice(m: Found) -> bool:
-    half = m.root.dtype
-    return half in HALVES and m[_NARROW].dtype == half and m[_X].dtype == m[_WIDE].dtype == _FLOAT32
+def _clamps(expr: Any, dtype: Any) -> TypeGuard[Apply]:
+    """True for an op that clamps each number, to numbers that a type has."""
+    clamp = expr.record.rule.clamp if isinstance(expr, Apply) else None
+    return clamp is not None and all(b is None or float(np.float32(b).astype(dtype)) == b for b in clamp(expr.attrs))
 
 
-def _of_unrounded(op: str) -> Rule:
-    """A function of a rounded number, which is one itself: the number is rounded behind it."""
-
-    def build(m: Found) -> TensorNode:
-        y = m.apply(op, m[_X], attrs=m.root.expr.inputs[0].expr.attrs, name=m.root.name)
-        return m.apply("cast", y, attrs=m.root.expr.attrs, name=m.root.name)
-
-    return Rule(f"{op}_before_rounding", call("cast", call(op, _WIDE)), build, when=_rounds_twice)
-
-
-_BEFORE_ROUNDING = tuple(map(_of_unrounded, ("relu", "relu6", "neg", "abs")))
+def _clamp_before_rounding(graph: InternalGraph) -> bool:
+    """Let clamps of rounded numbers, whose results are rounded once more, take the numbers as they were."""
+    changed = False
+    for last in graph.exprs():
+        half, clamp = last.outputs[0].dtype, last.inputs[0].expr if last.inputs else None
+        if half not in HALVES or not _is_cast(last, _FLOAT32, half) or not _clamps(clamp, half):
+            continue
+        wide = clamp.inputs[0].expr
+        narrow = wide.inputs[0].expr if _is_cast(wide, half, _FLOAT32) else None
+        if narrow is None or not _is_cast(narrow, _FLOAT32, half):
+            continue
+        if all(only_user(one.output) is user for one, user in ((narrow, wide), (wide, clamp), (clamp, last))):
+            set_inputs(clamp, (narrow.inputs[0],))
+            changed = True
+    return changed
 
 
 def move_casts(graph: InternalGraph) -> bool:
     """Change in place; True if something changed. Results stay the same, bit for bit."""
-    changed = bool(rewrite(graph, _BEFORE_ROUNDING))
+    changed = _clamp_before_rounding(graph)
     found = [moved for expr in graph.exprs() if (moved := _moved(expr)) is not None]
     for moved in found:
         back, last = moved.back, moved.rounds_last()

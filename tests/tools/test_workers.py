@@ -215,7 +215,7 @@ def test_without_memory_files(monkeypatch):
 
 
 SCRIPT = """
-    import multiprocessing, os, sys, time
+    import multiprocessing, os, signal, sys, time
     import numpy as np
     from megengine.data import DataLoader, SequentialSampler
     from megengine.data.dataset import ArrayDataset, Dataset
@@ -228,6 +228,7 @@ SCRIPT = """
             return np.array([os.getpid()])
 
     if __name__ == "__main__":
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
         kind, method = sys.argv[1:]
         multiprocessing.set_start_method(method)
         if kind == "rows":
