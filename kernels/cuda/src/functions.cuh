@@ -36,7 +36,7 @@ COC_FN float exp_of(float x) {
 }
 
 // Of softmax, which takes no powers that are subnormal numbers.
-COC_FN float power_of_distance(float x) { return x < -87.33654f ? 0.f : exp_of(x); }
+COC_FN float power_of_distance(float x) { return exp_of(x < -87.33654f ? -104.f : x); }
 
 COC_FN float log_of(float x) {
     const bool tiny = x < 1.17549435e-38f;
