@@ -38,18 +38,17 @@ struct Forms {
 };
 
 // The library's choice is last. Beside few products values take longer to be brought into it than from rows
-// into blocks of channels, and its first kernel reads pictures of up to three channels in rows; this one
-// takes half the time of those for bfloat16, so that values are widened for it.
+// into blocks of channels, and its first kernel reads pictures of up to three channels in rows.
 std::vector<Forms> forms(const std::vector<dims>& shapes, const dims& weights, Type type) {
     const dims &src = shapes[0], &dst = shapes[1], &kernel = shapes[2];
     if (src.size() == 4) return {{desc(src, type, tag::nhwc), desc(dst, type, tag::nhwc)}};
     std::vector<Forms> all;
     constexpr dim kBlock = 16, kFew = 3;
-    if (src.size() == 5 && weights.size() == 5 && dst[1] % kBlock == 0) {
-        const desc blocks(dst, kFloat, tag::nCdhw16c);
+    if (src.size() == 5 && type == kFloat && weights.size() == 5 && dst[1] % kBlock == 0) {
+        const desc blocks(dst, type, tag::nCdhw16c);
         if (src[1] <= kFew)
-            all.push_back({in_rows(src, kFloat), blocks});
-        else if (type == kFloat && src[1] % kBlock == 0 && kernel[0] * kernel[1] * kernel[2] <= kFew)
+            all.push_back({in_rows(src, type), blocks});
+        else if (src[1] % kBlock == 0 && kernel[0] * kernel[1] * kernel[2] <= kFew)
             all.push_back({desc(src, type, tag::nCdhw16c), blocks});
     }
     all.push_back({desc(src, type, tag::any), desc(dst, type, tag::any)});
@@ -204,7 +203,7 @@ std::unique_ptr<Step> made(dnnl::algorithm algorithm, const std::vector<dims>& s
               dnnl::prop_kind::forward_inference,
               algorithm,
               form.src,
-              desc(w.shape, form.src.get_data_type(), tag::any),
+              desc(w.shape, type, tag::any),
               desc({dst[1]}, kFloat, tag::a),
               form.dst,
               g.stride,
