@@ -217,26 +217,37 @@ def _take_floats(w: Writer, first: int, expr: Apply) -> None:
             w.add("Cast", [node.output[0]], [result], to=onnx.TensorProto.INT16)
 
 
-# operator -> its inputs of truth values, which the standard or, of Where, ONNX Runtime lacks; int32 holds them
-_WITHOUT_TRUTHS = {
-    **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "ArgMax", "ArgMin", "TopK"), (0,)),
-    **dict.fromkeys(("Max", "Min", "Add", "Mul", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"), (0, 1)),
-    "Where": (1, 2),
-}
-_NOT_OF_TRUTHS = {"ArgMax", "ArgMin"}  # whose result is none; those of comparisons are truth values anyway
+def _numeric(node: "onnx.NodeProto", opset: int) -> tuple[list[int], bool]:
+    """Inputs of a node of the standard that take int32 and no truth values, by its schema or, of Where, as ONNX Runtime
+    has them; and whether its first result has their type.
+    """
+    import onnx
+
+    if node.domain or not onnx.defs.has(node.op_type, max_inclusive_version=opset):
+        return [], False
+    schema = onnx.defs.get_schema(node.op_type, opset)
+    known = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    kinds = [schema.inputs[min(i, len(schema.inputs) - 1)].type_str for i in range(len(node.input))]
+    places = [
+        i
+        for i, kind in enumerate(kinds)
+        if "tensor(int32)" in known.get(kind, ()) and ("tensor(bool)" not in known[kind] or node.op_type == "Where")
+    ]
+    return places, bool(places) and schema.outputs[0].type_str == kinds[places[0]]
 
 
 def _take_numbers(w: Writer, first: int, truths: set[str]) -> None:
-    """Put casts around the nodes from `first` on that read these truth values and cannot."""
+    """Put casts to int32, which holds them, around nodes from `first` on that read these truth values and cannot."""
     import onnx
 
     written, w.nodes[first:] = w.nodes[first:], []
     for node in written:
-        places = [i for i in _WITHOUT_TRUTHS.get(node.op_type, ()) if i < len(node.input) and node.input[i] in truths]
+        numeric, same = _numeric(node, w.opset)
+        places = [i for i in numeric if node.input[i] in truths]
         for i in places:
             node.input[i] = w.add("Cast", [node.input[i]], f"{node.input[i]}_number", to=onnx.TensorProto.INT32)
         w.nodes.append(node)
-        if places and node.op_type not in _NOT_OF_TRUTHS:
+        if places and same:
             result = node.output[0]
             node.name = node.output[0] = w.free(f"{result}_number")
             w.add("Cast", [node.output[0]], [result], to=onnx.TensorProto.BOOL)
