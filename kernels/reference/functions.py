@@ -117,9 +117,9 @@ def _wide_sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 exp = in_float32(_exp, np.exp)
-_LEAST_NORMAL = np.float32(-87.33654)  # from here on exp is no subnormal number, which takes many processors long
+LEAST_NORMAL = np.float32(-87.33654)  # from here on exp is no subnormal number, which takes many processors long
 # of softmax; a sum with 1 has the same bits
-exp_of_distance = in_float32(lambda x: np.where(x < _LEAST_NORMAL, np.float32(0), _exp(x)), np.exp)
+exp_of_distance = in_float32(lambda x: np.where(x < LEAST_NORMAL, np.float32(0), _exp(x)), np.exp)
 log = in_float32(_log, np.log)
 tanh = in_float32(_tanh, np.tanh)
 erf = in_float32(_erf, _wide_erf)

@@ -18,8 +18,7 @@ struct PlanesPool {
     std::vector<float> inside;  // how many taps count, of each element along the last axis
 };
 
-inline constexpr std::int64_t kLongestPooledRow =
-    4096;  // numbers that are pooled beside each other on the stack
+inline constexpr std::int64_t kLongestPooledRow = 4096;  // numbers, which lie on the stack
 
 // A convolution of rows-first images [n,c,h,w] with weights [o,c/groups,kh,kw].
 struct ConvShape {

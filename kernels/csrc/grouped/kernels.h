@@ -78,15 +78,16 @@ struct TransposedLine {
     std::int64_t width, channels;
 };
 
+inline constexpr std::int64_t kLeastOfBoth = 32;  // channels by themselves that are laid as two halves
+
 // A line of a convolution of channels by themselves, or of groups of `group` channels, at least as many as a
 // vector has lanes, by a kernel of 3 or 5 columns with steps of 1 or 2: of bfloat16. Weights and bias have
 // room behind the last channel for a vector.
-inline constexpr std::int64_t kLeastOfBoth = 32;  // channels by themselves that are laid as two halves
-
 struct ChannelLine {
     const std::uint16_t* const* rows;  // those of the input that reach the line
-    // of the row of the kernel that each of them meets: [column][channel of the group that is read][channel]
-    // of kLeastOfBoth channels by themselves first the even ones, from the middle of the room on the odd ones
+    // of the row of the kernel that each of them meets: [column][channel of the group that is read][channel];
+    // of kLeastOfBoth channels by themselves or more first the even ones, from the middle of the room on the
+    // odd ones
     const float* const* weights;
     std::int64_t high;
     const float* bias;

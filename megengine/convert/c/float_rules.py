@@ -14,6 +14,7 @@ from megengine.convert.c.value_rules import for_each
 from megengine.convert.c.window_rules import write_windows
 from megengine.convert.c.writing import NoFormError, Step, float_bits, plus, rule
 from megengine.core.dtype import storage_of
+from megengine.kernels.reference import functions
 from megengine.kernels.reference.resize import taps
 from megengine.ops.common import FLOAT32, normalize_axes
 from megengine.traced_module.ir.node import TensorNode
@@ -211,7 +212,7 @@ for (p = 0; p < $rows; ++p) {
     }
     for (k = 0; k < $length; ++k) {
         const float v = $x[at + k * $inner] - most;
-        y0[at + k * $inner] = v < -87.33654f ? 0.0f : ${p}exp(v); /* no subnormal numbers */
+        y0[at + k * $inner] = v < $least ? 0.0f : ${p}exp(v); /* no subnormal numbers */
     }
     $add
     $prepare
@@ -223,6 +224,7 @@ for (p = 0; p < $rows; ++p) {
         inner=inner,
         whole=length * inner,
         length=length,
+        least=literal(functions.LEAST_NORMAL),
         x=step.x(x),
         add=_summed(length, inner, "y0 + at"),
         prepare="total = ${p}log(total);" if logarithm else "",
