@@ -24,6 +24,7 @@ from megengine.kernels import (
     recurrent,
     small,
     strided,
+    tiles,
     training,
     winograd,
 )
@@ -92,12 +93,13 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "fused_conv2d": (
         grouped.own_fused_grouped_conv2d,
         grouped.own_channels_conv2d,
+        tiles.own_tiled_conv2d,
         products.own_fused_pointwise,
         winograd.own_winograd_conv2d,
         onednn.onednn_fused_conv2d,
         grouped.own_planes_conv2d,
     ),
-    "fused_conv3d": (grouped.own_fused_grouped_conv3d, onednn.onednn_fused_windows),
+    "fused_conv3d": (grouped.own_fused_grouped_conv3d, tiles.own_tiled_conv3d, onednn.onednn_fused_windows),
     "fused_norm": (along.own_norm,),
     "fused_channel_norm": (along.own_channel_norm,),
     "fused_matmul": (onednn.onednn_viewed_matmul,),

@@ -29,6 +29,7 @@ void bind_recurrent(nanobind::module_& m);
 void bind_resize(nanobind::module_& m);
 void bind_strided(nanobind::module_& m);
 void bind_taken_windows(nanobind::module_& m);
+void bind_tiled_conv(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
 void bind_transposed(nanobind::module_& m);
 void bind_update(nanobind::module_& m);
@@ -60,6 +61,7 @@ inline void bind_all(nanobind::module_& m) {
     bind_resize(m);
     bind_strided(m);
     bind_taken_windows(m);
+    bind_tiled_conv(m);
     bind_training(m);
     bind_transposed(m);
     bind_update(m);

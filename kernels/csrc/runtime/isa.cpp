@@ -26,7 +26,7 @@ Isa detect() {
 #if defined(__linux__)
     unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
     __asm__ __volatile__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-    const bool amx = (edx >> 24 & 1) && (edx >> 25 & 1);  // AMX-TILE, AMX-INT8
+    const bool amx = (edx >> 22 & 1) && (edx >> 24 & 1) && (edx >> 25 & 1);  // AMX-BF16, AMX-TILE, AMX-INT8
     constexpr long kReqXcompPerm = 0x1023, kTileData = 18;
     if (amx && syscall(SYS_arch_prctl, kReqXcompPerm, kTileData) == 0) return Isa::kAmx;
 #endif
