@@ -12,23 +12,11 @@ from megengine.core.text import counted
 from megengine.kernels import _core
 from megengine.kernels.half_conversion import HALVES
 from megengine.kernels.kernel import StepKernel
-from megengine.kernels.native import in_memory_order, long_steps
+from megengine.kernels.native import in_memory_order
 from megengine.kernels.problem import Problem, float32_only, no_elements
 from megengine.kernels.reference.resize import taps
 
 _LONG = 64  # bytes of a run of numbers that is copied at once
-
-
-def _planes_pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    """Pooling of planes in rows over one to three axes, all as three."""
-    a, axes = problem.attrs, len(problem.attrs.kernel)
-    ones, none = (1,) * (3 - axes), (0,) * (3 - axes)
-    x, out = problem.inputs[0].shape, problem.outputs[0].shape
-    lengths = [(*ones, *n) for n in (x[-axes:], out[-axes:], a.kernel, a.stride, a.dilation)]
-    lengths.append((*none, *(before for before, _ in a.padding)))
-    planes = math.prod(x[:-axes])
-    halves = problem.inputs[0].dtype == bfloat16
-    return _core.planes_pool_step(lengths, planes, bool(a.largest), bool(a.count_include_pad), threads, halves)
 
 
 def _channel_mean_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -39,18 +27,6 @@ def _channel_mean_step(problem: Problem, constants: dict[int, np.ndarray], threa
 
 def _channel_mean_usable(problem: Problem) -> str | None:
     return float32_only(problem) if problem.inputs[0].ndim == 4 else "channels do not lie side by side"
-
-
-def _planes_pool_usable(problem: Problem) -> str | None:
-    x, out = problem.inputs[0], problem.outputs[0]
-    if x.ndim == 4:
-        return "values with 4 axes lie channels-last"
-    if x.dtype == bfloat16:
-        longest = max(x.shape[-1], out.shape[-1])
-        if longest > _core.longest_pooled_row:
-            return f"rows of {counted(longest, 'number')}; expected at most {_core.longest_pooled_row} in bfloat16"
-        return long_steps(problem)
-    return float32_only(problem) or long_steps(problem)
 
 
 def _concat_usable(problem: Problem) -> str | None:
@@ -150,6 +126,5 @@ FUNCTIONS = (
 own_channel_mean = StepKernel("own_channel_mean", _channel_mean_step, _channel_mean_usable)
 own_concat = StepKernel("own_concat", _concat_step, _concat_usable)
 own_function = StepKernel("own_function", _function_step, float32_only, in_memory_order(_function_step))
-own_pool = StepKernel("own_pool", _planes_pool_step, _planes_pool_usable)
 own_repeat = StepKernel("own_repeat", _repeat_step, _repeat_usable)
 own_resize = StepKernel("own_resize", _resize_step, _resize_usable)

@@ -23,7 +23,7 @@ _LONGEST = 1 << 14  # numbers of a line with its padding that the copy of a wind
 
 
 def _usable(problem: Problem) -> str | None:
-    (x, w), out, a = problem.inputs[:2], problem.outputs[0], problem.attrs
+    x, out, a = problem.inputs[0], problem.outputs[0], problem.attrs
     if x.shape[1] > _FEW or a.groups > 1 or len(problem.inputs) == 4:
         return f"{counted(x.shape[1], 'channel')}; expected at most {_FEW}, in one group, without a residual"
     if wrong := sorted({str(s.dtype) for s in (*problem.inputs, out) if s.dtype != bfloat16}):

@@ -6,7 +6,7 @@ import pytest
 
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
-from megengine.kernels import _core, floating, isa, memory
+from megengine.kernels import _core, isa, memory, pooling
 from megengine.kernels.native import empty_for_step, from_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
@@ -134,10 +134,11 @@ def test_windows_of_planes_have_the_bits_of_the_reference(case, kind, dtype):
 
 def test_long_rows_of_halves_are_pooled_in_float32():
     attrs = {"kernel": (2,), "stride": (2,), "padding": ((0, 0),), "dilation": (1,)}
-    attrs |= {"largest": True, "count_include_pad": False}
+    attrs |= {"largest": False, "count_include_pad": False}
     specs = [[TensorSpec((1, 1, n), ml_dtypes.bfloat16)] for n in (8194, 4097)]
-    reason = floating.own_pool.usable(Problem("pool", *specs, attrs))
-    assert reason == "rows of 8194 numbers; expected at most 4096 in bfloat16"
+    reason = pooling.own_pool.usable(Problem("pool", *specs, attrs))
+    assert reason == "rows of 8194 numbers; expected at most 4096 for means in bfloat16"
+    assert pooling.own_pool.usable(Problem("pool", *specs, {**attrs, "largest": True})) is None
 
 
 def test_wrong_tables_of_neighbours_are_refused():

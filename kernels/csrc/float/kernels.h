@@ -8,10 +8,10 @@
 
 namespace mge {
 
-// Windows over three axes of planes that lie in rows.
+// Windows over three axes of planes that lie in rows, whose means are taken.
 struct PlanesPool {
     std::array<std::int64_t, 3> in, out, kernel, stride, dilation, before;
-    bool max, count_padding;
+    bool count_padding;
     // of each tap along the last axis that lies inside for some element: the first one, how many, and the
     // place of the tap for the first
     std::vector<std::array<std::int64_t, 3>> columns;

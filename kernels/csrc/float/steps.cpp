@@ -265,10 +265,10 @@ class ConcatStep final : public Step {
 
 // in, out, kernel, stride, dilation and padding before, each over three axes
 nb::object planes_pool_step(const std::array<std::array<std::int64_t, 3>, 6>& s, std::int64_t planes,
-                            bool max, bool count_padding, int threads, bool halves) {
-    if (halves && std::max(s[0][2], s[1][2]) > kLongestPooledRow)
+                            bool count_padding, bool half, int threads) {
+    if (half && std::max(s[0][2], s[1][2]) > kLongestPooledRow)
         throw nb::value_error("planes_pool_step: shorter rows of halves expected");
-    PlanesPool shape{s[0], s[1], s[2], s[3], s[4], s[5], max, count_padding, {}, {}};
+    PlanesPool shape{s[0], s[1], s[2], s[3], s[4], s[5], count_padding, {}, {}};
     shape.inside.assign(static_cast<std::size_t>(shape.out[2]),
                         count_padding ? static_cast<float>(shape.kernel[2]) : 0.f);
     const std::int64_t step = shape.stride[2];
@@ -280,7 +280,7 @@ nb::object planes_pool_step(const std::array<std::array<std::int64_t, 3>, 6>& s,
         for (std::int64_t w = first; w < end && !count_padding; ++w)
             ++shape.inside[static_cast<std::size_t>(w)];
     }
-    return capsule(std::make_unique<PlanesPoolStep>(std::move(shape), planes, halves, threads));
+    return capsule(std::make_unique<PlanesPoolStep>(std::move(shape), planes, half, threads));
 }
 
 nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
@@ -294,8 +294,8 @@ nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
 }  // namespace
 
 void bind_float(nb::module_& m) {
-    m.def("planes_pool_step", &planes_pool_step, nb::arg("lengths"), nb::arg("planes"), nb::arg("max"),
-          nb::arg("count_padding"), nb::arg("threads"), nb::arg("halves") = false);
+    m.def("planes_pool_step", &planes_pool_step, nb::arg("lengths"), nb::arg("planes"),
+          nb::arg("count_padding"), nb::arg("half"), nb::arg("threads"));
     m.attr("longest_pooled_row") = kLongestPooledRow;
     m.def("small_conv_step", &small_conv_step, nb::arg("lengths"), nb::arg("bias"));
     m.def(

@@ -1,9 +1,11 @@
 // Steps over the pooling kernels, split by rows of the result.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,30 +39,39 @@ class PoolStep final : public Step {
     int parts_;
 };
 
-template <class T>
+// Rows of planes: Shape and the kernel that takes it, with a room of so many numbers.
+template <class T, class Shape>
 class PlanesStep final : public Step {
   public:
-    PlanesStep(const PoolShape& shape, PoolPlanes<T> pool, std::int64_t lines, int threads)
+    using Pool = void (*)(const T* src, T* dst, const Shape& s, float* room, std::int64_t begin,
+                          std::int64_t end);
+
+    PlanesStep(const Shape& shape, Pool pool, std::int64_t rows, std::int64_t room, int threads)
         : shape_(shape),
-          lines_(lines),
           pool_(pool),
-          parts_(static_cast<int>(std::clamp<std::int64_t>(shape.n * shape.c * shape.oh, 1, threads))) {}
+          rows_(rows),
+          room_(room),
+          parts_(static_cast<int>(std::clamp<std::int64_t>(rows, 1, threads))) {}
     int parts() const override { return parts_; }
-    std::size_t scratch_bytes() const override {
-        return static_cast<std::size_t>(lines_ * planes_line(shape_)) * sizeof(float);
-    }
+    std::size_t scratch_bytes() const override { return static_cast<std::size_t>(room_) * sizeof(float); }
     void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
-        const std::int64_t rows = shape_.n * shape_.c * shape_.oh;
         pool_(reinterpret_cast<const T*>(buffers[0]), reinterpret_cast<T*>(buffers[1]), shape_,
-              reinterpret_cast<float*>(scratch), rows * part / parts_, rows * (part + 1) / parts_);
+              reinterpret_cast<float*>(scratch), rows_ * part / parts_, rows_ * (part + 1) / parts_);
     }
 
   private:
-    PoolShape shape_;
-    std::int64_t lines_;  // of the room
-    PoolPlanes<T> pool_;
+    Shape shape_;
+    Pool pool_;
+    std::int64_t rows_, room_;
     int parts_;
 };
+
+template <class T, class Shape>
+nb::object planes_step(const Shape& shape,
+                       void (*pool)(const T*, T*, const Shape&, float*, std::int64_t, std::int64_t),
+                       std::int64_t rows, std::int64_t room, int threads) {
+    return capsule(std::make_unique<PlanesStep<T, Shape>>(shape, pool, rows, room, threads));
+}
 
 template <class T>
 nb::object made(const PoolShape& shape, PoolRows<T> pool, int threads) {
@@ -72,16 +83,28 @@ PoolShape shape_of(const std::vector<std::int64_t>& s, bool count_padding) {
     return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], count_padding};
 }
 
-nb::object pool_rows_step(const std::vector<std::int64_t>& lengths, bool half, bool max, bool count_padding,
-                          int threads) {
+nb::object mean_planes_step(const std::vector<std::int64_t>& lengths, bool half, bool count_padding,
+                            int threads) {
     const PoolShape shape = shape_of(lengths, count_padding);
     const PoolingKernels& k = active_pooling_kernels();
-    const std::int64_t lines = max ? kPlanesRows : shape.h + 1;
-    if (half)
-        return capsule(std::make_unique<PlanesStep<std::uint16_t>>(
-            shape, max ? k.max_planes_bfloat16 : k.mean_planes_bfloat16, lines, threads));
-    return capsule(
-        std::make_unique<PlanesStep<float>>(shape, max ? k.max_planes : k.mean_planes, lines, threads));
+    const std::int64_t rows = shape.n * shape.c * shape.oh, room = (shape.h + 1) * planes_line(shape);
+    return half ? planes_step(shape, k.mean_planes_bfloat16, rows, room, threads)
+                : planes_step(shape, k.mean_planes, rows, room, threads);
+}
+
+// lengths: in, out, kernel, stride, dilation and padding before, each over three axes
+nb::object max_planes_step(const std::array<std::array<std::int64_t, 3>, 6>& lengths, std::int64_t planes,
+                           bool half, int threads) {
+    constexpr std::int64_t kRoom = 1 << 15;  // numbers, if a row needs no more
+    constexpr std::int64_t kMost = 8;        // rows
+    PlaneWindows s{lengths[0], lengths[1], lengths[2], lengths[3], lengths[4], lengths[5], 0, 0};
+    const std::int64_t reach = (s.out[2] - 1) * s.stride[2] + (s.kernel[2] - 1) * s.dilation[2] + 1;
+    s.line = std::max(reach, s.before[2] + s.in[2]) + 64;
+    s.lines = std::clamp<std::int64_t>(kRoom / s.line, 1, kMost);
+    const PoolingKernels& k = active_pooling_kernels();
+    const std::int64_t rows = planes * s.out[0] * s.out[1], room = s.lines * s.line;
+    return half ? planes_step(s, k.max_planes_bfloat16, rows, room, threads)
+                : planes_step(s, k.max_planes, rows, room, threads);
 }
 
 nb::object pool_step(const std::vector<std::int64_t>& lengths, const std::string& dtype, bool max,
@@ -99,8 +122,10 @@ nb::object pool_step(const std::vector<std::int64_t>& lengths, const std::string
 void bind_pooling(nb::module_& m) {
     m.def("pool_step", &pool_step, nb::arg("lengths"), nb::arg("dtype"), nb::arg("max"),
           nb::arg("count_padding"), nb::arg("threads"));
-    m.def("pool_rows_step", &pool_rows_step, nb::arg("lengths"), nb::arg("half"), nb::arg("max"),
+    m.def("mean_planes_step", &mean_planes_step, nb::arg("lengths"), nb::arg("half"),
           nb::arg("count_padding"), nb::arg("threads"));
+    m.def("max_planes_step", &max_planes_step, nb::arg("lengths"), nb::arg("planes"), nb::arg("half"),
+          nb::arg("threads"));
 }
 
 }  // namespace mge
