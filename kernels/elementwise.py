@@ -119,7 +119,13 @@ OPS = (
     *("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "atan2"),
 )  # that have no other kernel
 
+
+def _half_table_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    return _core.half_table_step(problem.inputs[0].size, problem.outputs[0].dtype == np.float32, threads)
+
+
 own_elementwise = StepKernel("own_elementwise", _step, cannot_run)
+own_half_table = StepKernel("own_half_table", _half_table_step)
 own_elementwise_call = EagerKernel(
     "own_elementwise_call", _call, lambda problem: cannot_run(problem) or _few_elements(problem)
 )

@@ -100,6 +100,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
         grouped.own_planes_conv2d,
     ),
     "fused_conv3d": (grouped.own_fused_grouped_conv3d, tiles.own_tiled_conv3d, onednn.onednn_fused_windows),
+    "half_table": (elementwise.own_half_table,),
     "fused_norm": (along.own_norm,),
     "fused_channel_norm": (along.own_channel_norm,),
     "fused_matmul": (onednn.onednn_viewed_matmul,),

@@ -18,6 +18,7 @@ from megengine.plan.chains import fuse_chains
 from megengine.plan.channel_norms import join_factors
 from megengine.plan.fuse import fuse
 from megengine.plan.half_casts import widen_halves
+from megengine.plan.half_tables import tabulate_halves
 from megengine.plan.norms import name_norms
 from megengine.plan.quantized_moves import quantize_before_moves
 from megengine.plan.rearranging import join_moves
@@ -71,6 +72,7 @@ class Plan:
         join_moves(graph)
         move_casts(graph)
         fuse_chains(graph)
+        tabulate_halves(graph)
         if exact:
             merge_maps(graph)
         graph.lint()

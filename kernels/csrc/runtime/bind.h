@@ -16,6 +16,7 @@ void bind_float(nanobind::module_& m);
 void bind_fork_gate(nanobind::module_& m);
 void bind_grouped(nanobind::module_& m);
 void bind_volumes(nanobind::module_& m);
+void bind_half_table(nanobind::module_& m);
 void bind_int8(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
@@ -48,6 +49,7 @@ inline void bind_all(nanobind::module_& m) {
     bind_fork_gate(m);
     bind_grouped(m);
     bind_volumes(m);
+    bind_half_table(m);
     bind_int8(m);
     bind_layout(m);
     bind_memory(m);
