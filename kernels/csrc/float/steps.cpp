@@ -248,12 +248,30 @@ class ConcatStep final : public Step {
     int parts() const override { return parts_; }
     void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
         const std::int64_t begin = rows_ * part / parts_, end = rows_ * (part + 1) / parts_;
-        std::byte* dst = buffers[bytes_.size()] + begin * row_;
-        for (std::int64_t r = begin; r < end; ++r)
-            for (std::size_t i = 0; i < bytes_.size(); ++i) {
-                std::memcpy(dst, buffers[i] + r * bytes_[i], static_cast<std::size_t>(bytes_[i]));
-                dst += bytes_[i];
-            }
+        std::int64_t at = 0;
+        for (std::size_t i = 0; i < bytes_.size(); at += bytes_[i++]) {
+            const std::int64_t each = bytes_[i];
+            const auto copy = each >= 64   ? copy_rows<64>
+                              : each >= 32 ? copy_rows<32>
+                              : each >= 16 ? copy_rows<16>
+                              : each >= 8  ? copy_rows<8>
+                              : each >= 4  ? copy_rows<4>
+                              : each >= 2  ? copy_rows<2>
+                                           : copy_rows<1>;
+            if (each > 0)
+                copy(buffers[i] + begin * each, each, buffers[bytes_.size()] + begin * row_ + at, row_,
+                     end - begin);
+        }
+    }
+
+    // Rows of so many bytes, at least as many as a piece has: the last piece repeats some of the one before.
+    template <std::int64_t Piece>
+    static void copy_rows(const std::byte* from, std::int64_t bytes, std::byte* to, std::int64_t step,
+                          std::int64_t rows) {
+        for (std::int64_t r = 0; r < rows; ++r, from += bytes, to += step) {
+            for (std::int64_t i = 0; i + Piece < bytes; i += Piece) std::memcpy(to + i, from + i, Piece);
+            std::memcpy(to + bytes - Piece, from + bytes - Piece, Piece);
+        }
     }
 
   private:
