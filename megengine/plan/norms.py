@@ -13,7 +13,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes.affine_maps import is_tame
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
-from megengine.traced_module.patterns import Pattern, any_, call, const
+from megengine.traced_module.patterns import Pattern, any_, call, const, match
 
 _FLOATS = HALVES | {np.dtype(np.float32)}
 _X, _EPS, _ONE, _WEIGHT, _BIAS = any_(), const(), const(), const(), const()
@@ -107,6 +107,35 @@ def _affine(m: Found) -> TensorNode:
     return m.apply("add", y, shift, name=m.root.name)
 
 
+_HALF = any_()
+_WIDENED = call("cast", _HALF)
+
+
+def _affine_of_half(m: Found) -> TensorNode:
+    """With the mean in the last term. What that rounds is far below a step of the 16 bits that x has."""
+    y = m.apply("mul", m[_X], m.constant(_line(m)[0], "of_batch_norm"))
+    return m.apply("add", y, m.constant(_line(m)[1], "of_batch_norm"), name=m.root.name)
+
+
+def _line(m: Found) -> tuple[np.ndarray, np.ndarray]:
+    """Factor and term of channels of a batch norm."""
+    scale, shift, mean, var = (m[p].expr.value.numpy() for p in _PARAMETERS)
+    factor = norm_factor(scale, var, m[_NORMED].expr.attrs["eps"])
+    term = (shift.astype(np.float64) - mean.astype(np.float64) * factor).astype(np.float32)
+    shape = along_channels(scale.size, m[_X].spec.ndim)
+    return factor.reshape(shape), term.reshape(shape)
+
+
+def _was_half(m: Found) -> bool:
+    seen = match(_WIDENED, m[_X])
+    return (
+        seen is not None
+        and seen[_HALF].dtype in HALVES
+        and _of_float32(m)
+        and all(np.isfinite(numbers).all() for numbers in _line(m))
+    )
+
+
 def _behind(m: Found) -> tuple[np.ndarray, np.ndarray]:
     """What a batch norm is multiplied by, and what is added to that."""
     beside = [
@@ -136,7 +165,10 @@ RULES = (
 )
 
 
-_REASSOCIATED = (Rule("scaled_batch_norm", _MAPPED, _affine, when=_by_channels),)
+_REASSOCIATED = (
+    Rule("scaled_batch_norm", _MAPPED, _affine, when=_by_channels),
+    Rule("batch_norm_of_half", _NORMED, _affine_of_half, when=_was_half),
+)
 
 
 def name_norms(graph: InternalGraph, *, exact: bool) -> bool:

@@ -140,3 +140,23 @@ def test_wide_depthwise_kernels_compute_in_float32(kernel, casts):
     assert "reference" not in [step.kernel for step in made.steps]
     assert [step.kernel for step in made.steps].count("own_elementwise") == casts
     np.testing.assert_allclose(np.asarray(made(x)[0], np.float32), want, atol=0.05)
+
+
+def test_batch_norms_of_halves_are_a_product_and_a_sum():
+    """The mean joins the term: also of channels whose mean is far from 0."""
+    rng = np.random.default_rng(3)
+    norm = M.BatchNorm2d(6)
+    norm.running_mean = tensor(np.array([[0, 1, -3, 40, -500, 9e4]], "float32").reshape(1, 6, 1, 1))
+    norm.running_var = tensor(np.array([1, 1e-3, 4, 9, 100, 1e6], "float32").reshape(1, 6, 1, 1))
+    norm.weight[...] = rng.standard_normal((1, 6, 1, 1)).astype("float32")
+    norm.eval()
+    deviation = np.sqrt(norm.running_var.numpy())
+    x = (norm.running_mean.numpy() + deviation * rng.standard_normal((2, 6, 9, 8))).astype("float32")
+    half = to_half(trace_module(M.Sequential(norm, M.ReLU()).eval(), tensor(x)), "bf16")
+    made = plan.compile(half)
+    ops = [op for e in made.graph.exprs() if getattr(e, "op", "") == "elementwise" for op, *_ in e.attrs["program"]]
+    assert "sub" not in ops
+    params = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    weight, bias, mean, var = (p.numpy().reshape(1, 6, 1, 1).astype(bfloat16).astype(np.float64) for p in params)
+    want = (x.astype(bfloat16).astype(np.float64) - mean) * weight / np.sqrt(var + norm.eps) + bias
+    np.testing.assert_allclose(made(x)[0].astype(np.float64), np.maximum(want, 0), rtol=2.0**-8, atol=1e-3)
