@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from megengine.core.dtype import bfloat16
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
 from megengine.kernels import _core, isa, onednn
@@ -90,3 +91,35 @@ def test_native_steps_refuse_wrong_arguments():
         _onednn.linear_step(
             1, 2, 3, "float32", "float32", draw(3, 2), None, draw(3), "none", 0.0, 0.0, "", 1.0, 1, wrong
         )
+
+
+HEADS = [(4, 40, 33, 16), (1, 64, 64, 64), (3, 1, 50, 32), (2, 35, 1, 40)]  # heads, rows, columns, depth
+
+
+@pytest.mark.skipif("bf16" not in isa.available(), reason="the CPU has no AVX512-BF16")
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("result_apart", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("sizes", HEADS)
+def test_operands_of_bfloat16_that_lie_apart(sizes, turned, result_apart, threads):
+    """Heads between joined projections: what lies between the numbers of an operand is neither read nor written."""
+    heads, m, n, k = sizes
+    pitch = heads * max(m, n, k) + 5
+    x, y = (draw(max(m, n, k) + i, pitch).astype(bfloat16) for i in (0, 1))
+    a = x[:m, : heads * k].reshape(m, heads, k).transpose(1, 0, 2)
+    b = (y[:n, : heads * k].reshape(n, heads, k).transpose(1, 2, 0)) if turned else None
+    b_strides = [k, 1, pitch]
+    if b is None:
+        b, b_strides = y[:k, : heads * n].reshape(k, heads, n).transpose(1, 0, 2), [n, pitch, 1]
+    strides = [n, pitch, 1] if result_apart else [m * n, n, 1]
+    out = np.full(max(m, heads) * max(n, pitch) * 2, 77, np.uint16)
+    lengths = ([heads, m, k], [k, pitch, 1], [heads, k, n], b_strides, [heads, m, n], strides)
+    step = onednn._module.matmul_step(*lengths, "bfloat16", threads, scale=0.5)
+    _core.run_step(step, [x.view(np.uint16), y.view(np.uint16), out])
+    written = np.zeros(out.size, bool)
+    places = np.lib.stride_tricks.as_strided
+    places(written, (heads, m, n), strides)[...] = True
+    assert (out[~written] == 77).all()
+    got = places(out, (heads, m, n), [2 * s for s in strides]).view(bfloat16)
+    want = 0.5 * a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=2.0**-7, atol=1e-4)
