@@ -91,16 +91,6 @@ def _summed(x: Tensor, key: Key, value: Tensor) -> Tensor:
     return x + F.matmul(one_hot.astype(value.dtype), F.expand_dims(flat, 1)).reshape(x.shape)
 
 
-def _taken(x: Tensor, key: Key) -> Tensor:
-    """`x[key]`, whose axes of positions stand where the first of them does."""
-    axes = [k for k, part in enumerate(key) if not isinstance(part, slice)]
-    out = x[key]
-    if len(axes) < 2 or axes == list(range(axes[0], axes[-1] + 1)) or axes[0] == 0:
-        return out
-    ndim = len(np.broadcast_shapes(*(key[k].shape for k in axes)))
-    return F.transpose(out, [*range(ndim, ndim + axes[0]), *range(ndim), *range(ndim + axes[0], out.ndim)])
-
-
 @op_class(items=(), slice_items=())
 def Subtensor(op: Any, x: Tensor, *positions: Tensor) -> Tensor:
     """`x[key]` of slices and single positions; those that are numbers may stand in `slice_items`."""
@@ -118,7 +108,7 @@ _MESH = "every combination of positions of the axes"
 _ROWS = "every combination of positions of the axes behind the first, row by row"
 # name -> docstring, function of the index, function that reads or writes there
 _READS: dict[str, tuple[str, Callable[..., Key], Callable[[Tensor, Key], Tensor]]] = {
-    "IndexingMultiAxisVec": ("`x[key]` of slices and of positions, which go together.", _key, _taken),
+    "IndexingMultiAxisVec": ("`x[key]` of slices and of positions, which go together.", _key, Tensor.__getitem__),
     "MeshIndexing": (f"The elements at {_MESH}.", _mesh, Tensor.__getitem__),
     "BatchedMeshIndexing": (f"The elements at {_ROWS}.", _batched, Tensor.__getitem__),
 }

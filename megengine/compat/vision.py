@@ -32,7 +32,7 @@ def Resize(op: Any, x: Tensor, size: Tensor) -> Tensor:
     mode = modes[word_of(op.imode)]
     last = refuse_other_formats(op, "NCHW", "NHWC") == "NHWC"
     x = F.transpose(x, (0, 3, 1, 2)) if last else x
-    corners = None if mode == "nearest" else False
+    corners = False if mode == "bilinear" else None
     y = F.nn.interpolate(x, size=_size("Resize", size), mode=mode, align_corners=corners)
     return F.transpose(y, (0, 2, 3, 1)) if last else y
 
