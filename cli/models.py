@@ -1,4 +1,4 @@
-"""Models named on the command line: .onnx, .tm, .mgt, or module.py:function."""
+"""Models named on the command line: .onnx, .tm, .mgt, .mge, or module.py:function."""
 
 import functools
 import re
@@ -14,19 +14,18 @@ import click
 import numpy as np
 
 from megengine.cli.readers import load_function
-from megengine.convert import from_torch, onnx
+from megengine.convert import from_torch, mge, onnx
 from megengine.convert.onnx.reading import OpenShapeError, read_model
 from megengine.core.errors import FileFormatError, OptionError, ShapeError, nearest, nearest_file
 from megengine.core.text import counted
 from megengine.module import Module
-from megengine.serialization.mge_file import ADVICE as MGE_ADVICE
 from megengine.tensor import Tensor
 from megengine.traced_module import InternalGraph, TracedModule, lower, open_batch, trace_module
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.formats.tm_reading import load_tm
 from megengine.traced_module.ir.node import TensorNode
 
-STORED = (".tm", ".mgt")  # files that store graphs of ours: shapes of inputs are part of them
+STORED = (".tm", ".mgt", ".mge")  # files that store graphs of ours and of MegEngine: shapes of inputs are part of them
 SUFFIXES = (".onnx", *STORED)
 # suffixes of files of other kinds, which no mistyped suffix of a model is
 OTHER_KINDS = {
@@ -266,8 +265,6 @@ def _read(source: str, shapes: InputChoices, *, dynamic: bool) -> TracedModule:
         if kind and path.is_file():
             raise OptionError(f"model {source!r}: {kind}; expected {', '.join(SUFFIXES)} or module.py:function{hint}")
         hint = hint if kind else nearest(suffix, SUFFIXES) or hint
-        if suffix == ".mge":
-            raise OptionError(f"model {source!r}: {MGE_ADVICE}")
         if suffix == ".py":
             hint = f"; add the function that gives the model, {source}:FUNCTION"
         raise OptionError(f"model {source!r}: expected {', '.join(SUFFIXES)} or module.py:function{hint}")
@@ -296,6 +293,8 @@ def _read(source: str, shapes: InputChoices, *, dynamic: bool) -> TracedModule:
             raise told from error
     if suffix == ".tm":
         return load_tm(path)
+    if suffix == ".mge":
+        return mge.load(path)
     return files.load(path)
 
 

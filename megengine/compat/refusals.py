@@ -12,7 +12,7 @@ from megengine.core.errors import OptionError
 
 _GRAPHS = "graphs of version 1 are not here; trace a module with megengine.traced_module, run it with megengine.plan"
 _DUMPS = "write models with megengine.save(traced, 'net.tm'), traced = traced_module.trace_module(net, inputs)"
-_LOADS = "read .tm and .onnx files with megengine.load and megengine.convert; .mge files are not read"
+_LOADS = "read .tm files with megengine.load, .mge files with megengine.convert.mge.load"
 _ONE_PROCESS = "training runs in one process"
 _CACHES = "kernels are chosen without a cache of measurements; there is nothing to keep"
 _PROFILES = "use megengine.utils.profiler.Profiler, or traced_module's profiles"

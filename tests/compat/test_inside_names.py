@@ -91,7 +91,7 @@ def test_lines_that_fail_name_the_replacement(line, why):
     ("home", "name", "why"),
     [
         ("megengine.core._imperative_rt", "ComputingGraph", "graphs of version 1 are not here; trace a module"),
-        ("megengine.core.tensor.megbrain_graph", "load_graph", r"read .tm and .onnx files"),
+        ("megengine.core.tensor.megbrain_graph", "load_graph", r"read .tm files .*megengine.convert.mge.load"),
         ("megengine.core._imperative_rt.graph", "dump_graph", "megengine.save"),
         ("megengine.core._imperative_rt.utils", "create_mm_server", "training runs in one process"),
         ("megengine.core._imperative_rt.core2", "start_profile", "megengine.utils.profiler.Profiler"),

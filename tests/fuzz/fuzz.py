@@ -198,6 +198,12 @@ def _load_plain_pickle(path: Path) -> Any:
     return read_numpy_pickle(path)
 
 
+def _load_mge(path: Path) -> Any:
+    from megengine.convert import mge
+
+    return mge.load(path)
+
+
 def _load_onnx(path: Path) -> Any:
     from megengine.convert import onnx
 
@@ -360,6 +366,7 @@ KINDS: dict[str, Kind] = {
     "pth": Kind(".pth", _stored("torch/zip.pth", "torch/checkpoint.pth"), damaged_archive, _load_pth),
     "pth-legacy": Kind(".pth", _stored("torch/legacy.pth"), damaged_bytes, _load_pth),
     "onnx": Kind(".onnx", _stored("onnx/*.onnx"), damaged_bytes, _load_onnx),
+    "mge": Kind(".mge", _stored("megengine/deployed/*.mge"), damaged_bytes, _load_mge),
     "numpy-pickle": Kind(".pkl", _plain_pickles, damaged_bytes, _load_plain_pickle),
     "npy": Kind(".npy", lambda: [_arrays(np.save)], damaged_bytes, _load_samples),
     "edits": Kind(".log", _log_files, damaged_archive, _replay),

@@ -21,7 +21,9 @@ LEVELS = (
     ("megengine.plan", "megengine.convert"),
     ("megengine.quantization",),
     ("megengine.convert.c",),
-    ("megengine.compat", "megengine.cli"),
+    ("megengine.compat",),
+    ("megengine.convert.mge",),
+    ("megengine.cli",),
 )
 LAYERS = {package: level for level, packages in enumerate(LEVELS) for package in packages}
 

@@ -18,7 +18,7 @@ from megengine import module as M
 from megengine.cli.app import COMMANDS, LazyGroup
 from megengine.core import absent, old_names
 from megengine.core.errors import MegEngineError
-from megengine.serialization.mge_file import ADVICE as MGE_ADVICE
+from megengine.serialization.mge_file import OLD_ADVICE as MGE_ADVICE
 from megengine.traced_module import SpecializationWarning, trace_module
 
 ROOT = Path(mge.__file__).parent.parent
