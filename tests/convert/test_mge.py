@@ -16,7 +16,7 @@ from megengine import plan
 from megengine.cli.models import load_model
 from megengine.convert import onnx
 from megengine.convert.mge import load, load_graph
-from megengine.convert.mge.reading import read_model
+from megengine.convert.mge.flatbuffer import Table
 from megengine.core.errors import FileFormatError, OptionError
 from megengine.quantization import QuantConfig, quantize_model
 
@@ -156,18 +156,50 @@ def test_damage_is_refused_or_read():
             continue
 
 
-def test_one_list_that_many_operators_name_is_refused():
-    """Lists and tensors together are no longer than the file."""
-    model = read_model(content("conv"))
-    assert len(model.operators) == 3
-    data = bytearray(content("elemwise_1"))
-    root = 4 + struct.unpack_from("<I", data, 4)[0]
-    fields = root - struct.unpack_from("<i", data, root)[0]
-    place = root + struct.unpack_from("<H", data, fields + 4 + 2 * 2)[0]
-    count = place + struct.unpack_from("<I", data, place)[0]
-    struct.pack_into("<I", data, count, (len(data) - count) // 4 - 2)
-    with pytest.raises(FileFormatError):
-        load(bytes(data))
+def changed(name, path, kind, value):
+    """A file with another number: `path` leads from the model by fields, and in lists of tables by places."""
+    data = bytearray(content(name))
+    view = memoryview(data)
+    table, (*steps, last) = Table(view, 4 + struct.unpack_from("<I", data, 4)[0]), path
+    for step in steps:
+        table = table.tables(step[0])[step[1]] if isinstance(step, tuple) else table.table(step)
+    place = table._target(last[0]) + 4 + last[1] if isinstance(last, tuple) else table._field(last)
+    assert place > 0, "the field has its default"
+    struct.pack_into(f"<{kind}", data, place, value)
+    return bytes(data)
+
+
+OPERATORS, RESULTS, TENSORS = 2, 4, 11
+CONV, CONSTANT, INPUT = ((OPERATORS, k) for k in (2, 1, 0))
+CHANGED = {
+    "version": ("conv", (1,), "I", 3, "version 3 of the format; expected 2"),
+    "no result": ("conv", ((RESULTS, -4),), "I", 0, "the graph has no result"),
+    "result": ("conv", ((RESULTS, 0), 0), "I", 9, "result 9 is no value; expected a number below 3"),
+    "operand": ("conv", (CONV, (7, 0)), "I", 9, "operator 2 names a value that there is not"),
+    "order": ("conv", (CONV, (7, 0)), "I", 2, "reads value 2, which no earlier operator makes"),
+    "twice": ("conv", (CONSTANT, (8, 0)), "I", 0, "makes a value that another operator made"),
+    "kind": ("conv", (CONV, 3), "B", 9, r"operator 2 \('Convolution'\) .* parameters are of kind 9; expected kind 3"),
+    "choice": ("residual", ((OPERATORS, -1), 4, 0), "I", 200, "its mode is number 200; expected one below 8"),
+    "shape": ("conv", (CONSTANT, (TENSORS, 0), (1, 0)), "I", 5, "has 576 bytes for 180 elements of float32"),
+    "size": ("conv", (INPUT, (TENSORS, 0), (1, 0)), "I", 2**32 - 1, "larger than any memory"),
+    "dtype": ("to_half", ((OPERATORS, 1), 4, 0), "b", 15, "dtype QuantizedS4, which is not supported; expected one of"),
+    "scale": ("quantize", ((OPERATORS, 1), 4, 2, 0), "f", 0.0, "the scale 0.0; expected a positive, normal, finite"),
+    "list": ("conv", ((OPERATORS, -4),), "I", 1 << 30, "a list at byte .* goes beyond its end"),
+    "depends": ("reshape", ((OPERATORS, -1), (7, 4)), "I", 0, "its shape or positions depend on values of the inputs"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_what_is_wrong_in_a_file_is_told(case):
+    name, path, kind, value, told = CHANGED[case]
+    with pytest.raises(FileFormatError, match=told):
+        load(changed(name, path, kind, value))
+
+
+def test_lists_are_no_longer_than_the_file():
+    """Also where many operators name the same one."""
+    with pytest.raises(FileFormatError, match="its lists and tensors together are longer than the file"):
+        load(changed("elemwise_1", ((OPERATORS, -1), (7, -4)), "I", 1640))
 
 
 def test_a_constant_of_many_places_is_no_bomb():
