@@ -38,7 +38,7 @@ from megengine.traced_module import lower
 @shape_option
 @common
 def calibrate(*, output: Path, overwrite: bool, out: Output, **options: Any) -> None:
-    """Collect the statistics of MODEL (.onnx, .tm, .mgt, or module.py:function) that ptq --statistics takes.
+    """Collect the statistics of MODEL (.onnx, .tm, .mgt, .mge, or module.py:function) that ptq --statistics takes.
 
     They are the same for any order of the data and any number of workers, and interrupted or not.
     """

@@ -51,7 +51,7 @@ def convert(
     shapes: InputChoices,
     out: Output,
 ) -> None:
-    """Write the float MODEL (.onnx, .tm, .mgt, or module.py:function) with values of 16 bits, and compare the results.
+    """Write the float MODEL (.onnx, .tm, .mgt, .mge, or module.py:function) in 16 bits, and compare the results.
 
     The inputs of the comparison are those of --data, or random.
     """

@@ -61,7 +61,7 @@ def export(
     shapes: InputChoices,
     out: Output,
 ) -> None:
-    """Write MODEL (.onnx, .tm, .mgt, or module.py:function) in the format of another suffix, as it is."""
+    """Write MODEL (.onnx, .tm, .mgt, .mge, or module.py:function) in the format of another suffix, as it is."""
     kinds = KINDS if form == "stored" else {".onnx": "QDQ for other runtimes"}
     check_suffix("--output", output, kinds)
     check_outputs([("--output", output), ("--output", weights_of(output))], [source], overwrite=overwrite)

@@ -88,7 +88,7 @@ def lengths(shape: Sequence[int]) -> list[int | str]:
 @shape_option
 @common
 def inspect(model: str, calls: bool, find: str | None, number: int | None, shapes: InputChoices, out: Output) -> None:
-    """List inputs, layers, sizes and operations of MODEL (.onnx, .tm, .mgt, or module.py:function)."""
+    """List inputs, layers, sizes and operations of MODEL (.onnx, .tm, .mgt, .mge, or module.py:function)."""
     graph = chosen_graph(load_calls(model, shapes), number)
     facts = summary(graph if calls else lower(graph).graph)
     if find is not None:

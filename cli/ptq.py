@@ -144,7 +144,7 @@ def ptq(
     out: Output,
     **options: Any,
 ) -> None:
-    """Quantize MODEL (.onnx, .tm, .mgt, or module.py:function) to exact integers with calibration data."""
+    """Quantize MODEL (.onnx, .tm, .mgt, .mge, or module.py:function) to exact integers with calibration data."""
     if plan_only:
         _show_plan(out, **options)
         return

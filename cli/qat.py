@@ -130,7 +130,7 @@ class Labelled:
 @shape_option
 @common
 def qat(output: Path, report_path: Path | None, overwrite: bool, resume: bool, out: Output, **options: Any) -> None:
-    """Train MODEL (.onnx, .tm, .mgt, or module.py:function) with the values of its integer network, and write that.
+    """Train MODEL (.onnx, .tm, .mgt, .mge, or module.py:function) with the values of its integer network, and write it.
 
     After every epoch the state of training is kept beside the output, as OUTPUT.training. One of ten samples (of few a
     quarter, up to 8) does not train: half of these choose the epoch that is written at the end, the other half score

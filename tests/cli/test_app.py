@@ -99,7 +99,7 @@ def test_draw(run, one_line_error, model, tmp_path):
         ("cut.onnx", b"\x08\x09\x12", "not a complete ONNX model"),
         ("empty.onnx", b"", "empty.onnx: the file is empty"),
         ("net.mgt", b"PK\x03\x04", "damaged or not a graph file"),
-        ("net.txt", b"", "expected .onnx, .tm, .mgt or module.py:function"),
+        ("net.txt", b"", "expected .onnx, .tm, .mgt, .mge or module.py:function"),
         ("net.tm", b"\x80\x04", "not a readable pickle"),
     ],
 )

@@ -68,11 +68,12 @@ MODELS = {
     "infinite.onnx": "constant 'w': 1 of 108 values are NaN or infinite",
     "overflow.onnx": "values of 'body_relu_Relu' are ",  # infinity, or NaN where infinities of both signs are summed
     "good.onx": "did you mean '.onnx'?",
-    "page.html": "a page or picture; expected .onnx, .tm, .mgt or module.py:function",
-    "good.npy": "data, as --data takes; expected .onnx, .tm, .mgt or module.py:function; did you mean 'good.onnx'?",
+    "page.html": "a page or picture; expected .onnx, .tm, .mgt, .mge or module.py:function",
+    "good.npy": "data, as --data takes; expected .onnx, .tm, .mgt, .mge or module.py:function; did you mean "
+    "'good.onnx'?",
     "empty.mgt": "the file is empty",
     "weights.pth": "a .pth file holds weights without a network",
-    "pictures": "expected .onnx, .tm, .mgt or module.py:function",
+    "pictures": "expected .onnx, .tm, .mgt, .mge or module.py:function",
 }
 DATASETS = {
     "nan.npy": "nan.npy, batch 1: 1 NaN or infinite value",

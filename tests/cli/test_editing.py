@@ -367,7 +367,7 @@ def test_typing_errors_get_the_nearest_option(call):
     ("model", "message"),
     [
         ("nett.mgt", "model 'nett.mgt': no such file; did you mean 'net.mgt'?"),
-        ("net", "expected .onnx, .tm, .mgt or module.py:function; did you mean 'net.mgt'?"),
+        ("net", "expected .onnx, .tm, .mgt, .mge or module.py:function; did you mean 'net.mgt'?"),
         ("net.mgtt", "did you mean '.mgt'?"),
         ("net.py", "add the function that gives the model, net.py:FUNCTION"),
         ("net.py:plian", "'net.py:plian': net.py has no function 'plian'; did you mean 'plain'?"),

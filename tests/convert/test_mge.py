@@ -122,6 +122,13 @@ class _Trap:
         return pytest.fail, ("the pickle of a file was opened",)
 
 
+def test_a_path_without_a_file_is_told(tmp_path):
+    with pytest.raises(FileFormatError, match="net.mge: no such file"):
+        load(tmp_path / "net.mge")
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        load(tmp_path)
+
+
 def test_the_users_pickle_is_not_opened():
     """It lies in the metadata; `N.` (None) is its end."""
     data = content("conv")

@@ -30,7 +30,7 @@ import numpy as np
 
 from megengine.convert.mge.flatbuffer import Table, integer_at
 from megengine.core.dtype import QuantizedDType, quantized
-from megengine.core.errors import FileFormatError, OptionError, brief
+from megengine.core.errors import FileFormatError, OptionError, brief, nearest_file
 from megengine.core.text import counted
 
 FIRST, WITH_INPUTS = b"mgv2", b"mgbtest0"
@@ -119,7 +119,13 @@ def content_of(source: str | Path | bytes) -> bytes:
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source)
     if isinstance(source, (str, Path)):
-        return Path(source).read_bytes()
+        path = Path(source)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise FileFormatError(f"{path}: no such file{nearest_file(path, ('.mge',))}") from None
+        except OSError as error:
+            raise FileFormatError(f"{path}: cannot be read ({error.strerror})") from error
     raise OptionError(f"mge.load: got {type(source).__name__}; expected the path of a .mge file, or its bytes")
 
 
