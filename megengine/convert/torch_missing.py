@@ -35,7 +35,7 @@ def exported_again(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict
         program = program_of(graph)
     program = program.run_decompositions(_decompositions(torch))
     program = in_real_parts(torch, program, inputs, named, dynamic_shapes)
-    return torch.onnx.export(program, dynamo=True, verbose=False)
+    return torch.onnx.export(program, dynamo=True, optimize=False, verbose=False)
 
 
 def _fold_weights(torch: Any, module: Any) -> bool:

@@ -13,6 +13,7 @@ from megengine.convert.torch_bags import bags_by_axes
 from megengine.convert.torch_examples import Examples
 from megengine.convert.torch_missing import exported_again
 from megengine.convert.torch_results import nesting_of
+from megengine.convert.torch_small_numbers import optimized
 from megengine.core.errors import ArgumentError, MegEngineError, MissingImportError, UnsupportedError
 from megengine.core.text import one_line
 from megengine.tensor import Tensor
@@ -103,7 +104,7 @@ def _read(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any
     for export in (_exported, exported_again):
         try:
             with bags_by_axes(torch):
-                program = export(torch, module, inputs, named, dynamic_shapes)
+                program = optimized(export(torch, module, inputs, named, dynamic_shapes))
             net = load(program.model_proto)
             away = examples.distance(net)
             net.graph.out_def = nesting_of(torch, program.exported_program, len(net.graph.outputs))
@@ -126,7 +127,8 @@ def _read(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any
 
 
 def _exported(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], dynamic_shapes: Any) -> Any:
-    return torch.onnx.export(module, inputs, kwargs=named, dynamo=True, verbose=False, dynamic_shapes=dynamic_shapes)
+    options = {"dynamo": True, "optimize": False, "verbose": False, "dynamic_shapes": dynamic_shapes}
+    return torch.onnx.export(module, inputs, kwargs=named, **options)
 
 
 def _of_torch(torch: Any, value: Any, place: Any) -> Any:

@@ -212,3 +212,19 @@ def test_the_command_takes_functions_that_give_modules_of_torch(tmp_path):
     assert found.exit_code == 0 and "2 conv2d" in found.output, found.output
     found = run("draw", f"{path}:with_input", "-o", str(tmp_path / "net.svg"))
     assert found.exit_code == 0, found.output
+
+
+class SmallNumbers(torch.nn.Module):
+    """Numbers that the optimiser of torch's exporter takes for 0, beside values of any number of axes."""
+
+    def forward(self, x):
+        scale = torch.rsqrt(x.square().mean() + 1e-12)
+        return x / (x.sum(-1, keepdim=True) + 1e-15), scale, x - 1e-9, 1e-9 - x, torch.where(x > 0, x, 1e-10 + x)
+
+
+def test_small_numbers_are_kept():
+    x = torch.rand(2, 3, generator=torch.Generator().manual_seed(0)) * 1e-9
+    x[0] = 0
+    results = from_torch(SmallNumbers(), torch.ones(2, 3))(x.numpy())
+    for got, wanted in zip(results, SmallNumbers()(x), strict=True):
+        np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-6)
