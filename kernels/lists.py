@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from megengine.kernels import (
     along,
+    computed,
     elementwise,
     floating,
     grouped,
@@ -78,6 +79,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
         grouped.own_grouped_conv2d,
         onednn.onednn_conv2d,
         grouped.own_planes_conv2d,  # of values in rows
+        *computed.OF_COMPUTED_WEIGHTS,
     ),
     "conv2d_backward_weight": (onednn.onednn_backward_weight,),
     "conv2d_backward_data": (onednn.onednn_backward_data,),
@@ -85,11 +87,12 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
         grouped.own_transposed_channels,
         onednn.onednn_windows,
         grouped.own_transposed_planes,  # of values in rows
+        *computed.OF_COMPUTED_WEIGHTS,
     ),
-    "conv3d": (grouped.own_grouped_conv3d, onednn.onednn_windows),
+    "conv3d": (grouped.own_grouped_conv3d, onednn.onednn_windows, *computed.OF_COMPUTED_WEIGHTS),
     "conv3d_backward_weight": (onednn.onednn_backward_weight,),
     "conv3d_backward_data": (onednn.onednn_backward_data,),
-    "conv_transpose3d": (onednn.onednn_windows,),
+    "conv_transpose3d": (onednn.onednn_windows, *computed.OF_COMPUTED_WEIGHTS),
     "fused_conv2d": (
         grouped.own_fused_grouped_conv2d,
         grouped.own_channels_conv2d,

@@ -88,7 +88,7 @@ def _layer_usable(problem: Problem) -> str | None:
     return _missing(problem)
 
 
-def _conv_usable(problem: Problem) -> str | None:
+def conv_usable(problem: Problem) -> str | None:
     """As `_layer_usable`, without wide depthwise kernels of bfloat16, for which the library has no vector code: it
     takes 6 to 20 times as long as in float32.
     """
@@ -258,7 +258,7 @@ def _geometry(problem: Problem, x: Any, out: Any, kernel: Any, *, behind: Any = 
     return [[*x], [*out], [*kernel]], a.groups, [[*a.stride], [*a.dilation], [*before], [*(behind or end)]]
 
 
-def _windows_usable(problem: Problem) -> str | None:
+def windows_usable(problem: Problem) -> str | None:
     """A transposed convolution is the library's if a convolution of its result gives its input."""
     a = problem.attrs
     if "output_padding" in a:
@@ -269,14 +269,18 @@ def _windows_usable(problem: Problem) -> str | None:
     return _layer_usable(problem)
 
 
-def _window_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    """A convolution over three axes, or a transposed one, whose output padding is padding that is missing behind."""
+def window_step(problem: Problem, constants: dict[int, np.ndarray], threads: int, *, computed: bool = False) -> Any:
+    """A convolution over three axes, or a transposed one, whose output padding is padding that is missing behind.
+
+    Over two axes, too, where its weights, and its bias if it has one, are `computed`: it reads them when it runs.
+    """
     assert _module is not None
     x, w, out = problem.inputs[0].shape, problem.inputs[1].shape, problem.outputs[0].shape
     extra = problem.attrs.get("output_padding")
     behind = extra and [end - more for (_, end), more in zip(problem.attrs.padding, extra, strict=True)]
     geometry, activation = _geometry(problem, x, out, w[2:], behind=behind), _activation(problem)
-    weights, bias, dtype = memory.bits(_dense(constants[1])), _bias(constants, out[1]), problem.inputs[0].dtype.name
+    weights, dtype = None if computed else memory.bits(_dense(constants[1])), problem.inputs[0].dtype.name
+    bias = None if computed and len(problem.inputs) > 2 else _bias(constants, out[1])
     return _module.window_step(*geometry, dtype, weights, bias, extra is not None, *activation)
 
 
@@ -374,12 +378,12 @@ def _qlinear_step(problem: Problem, constants: dict[int, np.ndarray], threads: i
     return _product(m, k, n, *types, *_integer_arguments(problem, constants), threads)
 
 
-onednn_conv2d = step_kernel("onednn_conv2d", _conv_step, _conv_usable, packs=_WEIGHTS)
+onednn_conv2d = step_kernel("onednn_conv2d", _conv_step, conv_usable, packs=_WEIGHTS)
 onednn_backward_weight = EagerKernel("onednn_backward_weight", _weight_gradient, _float_usable)
 onednn_backward_data = EagerKernel("onednn_backward_data", _data_gradient, _float_usable)
-onednn_windows = step_kernel("onednn_windows", _window_step, _windows_usable, packs=_WEIGHTS)
-onednn_fused_windows = step_kernel("onednn_fused_windows", _window_step, _windows_usable, packs=_WEIGHTS)
-onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _conv_usable, packs=_WEIGHTS, inplace_input=3)
+onednn_windows = step_kernel("onednn_windows", window_step, windows_usable, packs=_WEIGHTS)
+onednn_fused_windows = step_kernel("onednn_fused_windows", window_step, windows_usable, packs=_WEIGHTS)
+onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, conv_usable, packs=_WEIGHTS, inplace_input=3)
 onednn_fused_linear = step_kernel(
     "onednn_fused_linear",
     _linear_step,

@@ -1,10 +1,13 @@
-// Convolutions over three axes and transposed ones over two or three, with packed weights.
-// Values with five axes lie in rows; the primitive may need another layout: they are reordered.
+// Convolutions over three axes and transposed ones over two or three, with packed weights, and all
+// convolutions whose weights are computed, which every run packs. Values with five axes lie in rows; the
+// primitive may need another layout: they are reordered.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -106,7 +109,16 @@ struct Move {
 
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
-// Scratch memory: of the primitives, then the operands in their own form.
+// Weights or a bias from a buffer.
+struct Computed {
+    int argument;
+    Move move;
+
+    std::size_t bytes() const { return move.needed() ? aligned(move.to.get_size()) : 0; }
+};
+
+// Buffers: the source, what is computed, the result. Scratch memory: of the primitives, then the operands in
+// their own form.
 class WindowStep final : public Step {
   public:
     template <class PrimitiveDesc>
@@ -128,14 +140,34 @@ class WindowStep final : public Step {
         weights_ = std::move(weights.bytes);
     }
 
-    std::size_t scratch_bytes() const override { return pad_ + source_ + result_; }
+    void set(std::vector<Computed> computed) {
+        computed_ = std::move(computed);
+        for (const Computed& c : computed_) pad_ = std::max(pad_, aligned(c.move.scratch.get_size()));
+    }
+
+    void fix(int argument, const dnnl::memory& values) { fixed_[argument] = values; }
+
+    std::size_t scratch_bytes() const override {
+        std::size_t all = pad_ + source_ + result_;
+        for (const Computed& c : computed_) all += c.bytes();
+        return all;
+    }
 
     void run(int, std::byte* const* buffers, std::byte* scratch) const noexcept override {
         run_primitive([&] {
+            std::byte* const target = buffers[1 + computed_.size()];
             std::byte* source = source_ ? scratch + pad_ : buffers[0];
-            std::byte* result = result_ ? scratch + pad_ + source_ : buffers[1];
+            std::byte* result = result_ ? scratch + pad_ + source_ : target;
             if (source_) in_.run(buffers[0], source, scratch);
             Arguments arguments = fixed_;
+            std::byte* place = scratch + pad_ + source_ + result_;
+            for (std::size_t i = 0; i < computed_.size(); ++i) {
+                const auto& [argument, move] = computed_[i];
+                if (move.needed()) move.run(buffers[1 + i], place, scratch);
+                std::byte* const values = move.needed() ? place : buffers[1 + i];
+                arguments[argument] = dnnl::memory(move.to, cpu_engine(), values);
+                place += computed_[i].bytes();
+            }
             arguments[DNNL_ARG_SRC] = dnnl::memory(in_.to, cpu_engine(), source);
             arguments[DNNL_ARG_DST] = dnnl::memory(out_.from, cpu_engine(), result);
             arguments[DNNL_ARG_SCRATCHPAD] = dnnl::memory(scratch_, cpu_engine(), scratch);
@@ -143,8 +175,8 @@ class WindowStep final : public Step {
                 const FlushSubnormals flush;
                 primitive_.execute(this_thread_stream(), arguments);
             }
-            if (result_) out_.run(result, buffers[1], scratch);
-            if (after_.apply) after_(buffers[1], size_, halves_);
+            if (result_) out_.run(result, target, scratch);
+            if (after_.apply) after_(target, size_, halves_);
         });
     }
 
@@ -154,6 +186,7 @@ class WindowStep final : public Step {
     desc scratch_;
     Arguments fixed_;
     std::shared_ptr<void> weights_;
+    std::vector<Computed> computed_;
     FloatFunction after_;  // of the results; none if it has no code
     bool halves_;          // the result is bfloat16
     std::int64_t size_;    // of the result, in numbers
@@ -165,15 +198,16 @@ struct Geometry {
 };
 
 // Weights as they are stored: [O, I / groups, ...], of a transposed convolution [I, O / groups, ...]; as the
-// library counts them: [groups, O / groups, I / groups, ...].
+// library counts them: [groups, O / groups, I / groups, ...]. Computed ones lie as plans lay them.
 struct Weights {
     dims shape;
     desc stored;
 
-    Weights(dim in, dim out, const dims& kernel, dim groups, Type type, bool transposed) {
+    Weights(dim in, dim out, const dims& kernel, dim groups, Type type, bool transposed, bool computed) {
         dims lying = {groups, (transposed ? in : out) / groups, (transposed ? out : in) / groups};
         lying.insert(lying.end(), kernel.begin(), kernel.end());
-        stored = in_rows(lying, type);
+        const bool channels_last = computed && kernel.size() == 2;
+        stored = channels_last ? desc(lying, type, tag::abdec) : in_rows(lying, type);
         if (transposed) {
             std::vector<int> perm(lying.size());
             for (std::size_t i = 0; i < perm.size(); ++i) perm[i] = static_cast<int>(i);
@@ -187,10 +221,12 @@ struct Weights {
     }
 };
 
+// `weights`: nothing where they are computed; `bias`: nothing where it is.
 template <class Primitive>
 std::unique_ptr<Step> made(dnnl::algorithm algorithm, const std::vector<dims>& shapes, const Geometry& g,
-                           const Weights& w, const void* weights, const F32& bias,
-                           const std::string& activation, FloatFunction after) {
+                           const Weights& w, const std::optional<AnyWeights>& weights,
+                           const std::optional<F32>& bias, const std::string& activation,
+                           FloatFunction after) {
     const Type type = w.stored.get_data_type();
     const dims &src = shapes[0], &dst = shapes[1];
     Epilogue epilogue;
@@ -214,7 +250,16 @@ std::unique_ptr<Step> made(dnnl::algorithm algorithm, const std::vector<dims>& s
         if (std::string(pd.impl_info_str()).starts_with("jit")) break;
     }
     auto step = std::make_unique<WindowStep>(pd, Primitive(pd), src, dst, type, moves, after);
-    step->set(packed(w.stored, weights, pd.weights_desc()), copied(bias));
+    if (weights) {
+        step->set(packed(w.stored, weights->data(), pd.weights_desc()), copied(*bias));
+        return step;
+    }
+    std::vector<Computed> computed{{DNNL_ARG_WEIGHTS, Move(w.stored, pd.weights_desc(), moves)}};
+    if (bias)
+        step->fix(DNNL_ARG_BIAS, copied(*bias));
+    else
+        computed.push_back({DNNL_ARG_BIAS, Move(desc({dst[1]}, type, tag::a), pd.bias_desc(), moves)});
+    step->set(std::move(computed));
     return step;
 }
 
@@ -236,18 +281,22 @@ nb::object guarded(F make) {
     }
 }
 
-// shapes: of x, of the result, of the kernel; geometry: stride, dilation, padding before, behind
+// shapes: of x, of the result, of the kernel; geometry: stride, dilation, padding before, behind; weights:
+// none where they are computed; bias: none where it is
 nb::object window_step(const std::vector<dims>& shapes, dim groups, const std::vector<dims>& geometry,
-                       const std::string& dtype, const AnyWeights& weights, const F32& bias, bool transposed,
-                       const std::string& activation, const nb::object& after) {
+                       const std::string& dtype, const std::optional<AnyWeights>& weights,
+                       const std::optional<F32>& bias, bool transposed, const std::string& activation,
+                       const nb::object& after) {
     const Geometry g = geometry_of(shapes, geometry);
+    if (weights && !bias) throw std::invalid_argument("window_step: a bias beside weights expected");
     return guarded([&] {
-        const Weights w(shapes[0][1], shapes[1][1], shapes[2], groups, data_type(dtype), transposed);
+        const Weights w(shapes[0][1], shapes[1][1], shapes[2], groups, data_type(dtype), transposed,
+                        !weights);
         return (transposed
                     ? made<dnnl::deconvolution_forward>
                     : made<dnnl::convolution_forward>)(transposed ? dnnl::algorithm::deconvolution_direct
                                                                   : dnnl::algorithm::convolution_direct,
-                                                       shapes, g, w, weights.data(), bias, activation,
+                                                       shapes, g, w, weights, bias, activation,
                                                        function_in(after));
     });
 }
@@ -257,7 +306,7 @@ nb::object window_step(const std::vector<dims>& shapes, dim groups, const std::v
 void bind_windows(nb::module_& m) {
     using nb::arg;
     m.def("window_step", &window_step, arg("shapes"), arg("groups"), arg("geometry"), arg("dtype"),
-          arg("weights"), arg("bias"), arg("transposed"), arg("activation") = "none",
+          arg("weights").none(), arg("bias").none(), arg("transposed"), arg("activation") = "none",
           arg("after") = nb::none());
 }
 
