@@ -8,6 +8,7 @@ from megengine.autodiff.forward import Forward
 from megengine.autodiff.tape import Tape
 from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError, GradientError, MissingMethodError
+from megengine.core.pytree import flatten
 from megengine.core.text import counted
 from megengine.dispatch.apply import active_interposers, hidden
 from megengine.tensor import Tensor
@@ -40,21 +41,27 @@ class Function:
         listeners = active_interposers()
         with hidden(lambda one: not getattr(one, "looks_inside", False)):
             out = self.forward(*args, **kwargs)
-        results = out if isinstance(out, tuple) else (out,)
+        results = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         wrong = [shown(t) for t in results if not isinstance(t, Tensor)]
         if wrong:
             raise ArgumentError(f"{type(self).__name__}.forward returned {wrong[0]}; expected tensors")
         # copies of inputs: the tape tells tensors apart by identity
         outputs = tuple(t.detach() if any(t is i for i in args) else t for t in results)
         tensors = tuple(a for a in args if isinstance(a, Tensor))
+        aside = [t for t in flatten((args, kwargs))[0] if isinstance(t, Tensor) and not any(t is a for a in tensors)]
         for listener in listeners:
             if isinstance(listener, Forward):
                 listener.push(type(self).__name__, self._vjp, tensors, outputs, {})
             elif isinstance(listener, Tape):
                 needs = tuple(map(listener.watches, tensors))
+                if any(map(listener.watches, aside)):
+                    raise ArgumentError(
+                        f"{type(self).__name__}: a tensor that wants a gradient is passed by name or in a list; "
+                        "expected tensors by place"
+                    )
                 if any(needs):
                     listener.add(type(self).__name__, self._vjp, tensors, outputs, {}, needs)
-        return outputs if isinstance(out, tuple) else outputs[0]
+        return outputs if isinstance(out, tuple) else list(outputs) if isinstance(out, list) else outputs[0]
 
     def _vjp(self, ctx: Any, *cts: Tensor | None) -> tuple:
         self.needs = ctx.needs

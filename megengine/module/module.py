@@ -405,20 +405,17 @@ class Module(_Reads):
     def load_state_dict(self, state_dict: Mapping[str, Any] | Callable[..., Any], strict: bool = True) -> None:
         """Take values from a state dict. With strict, missing and unknown keys are errors, else warnings; wrong shapes
         always are (vectors stand for (1,C,1,1) and LayerNorm's shapes). Quantized tensors take stored integers, too.
-
-        A callable is called for each tensor: `state_dict(name, tensor)` returns its value or None.
+        A callable is called for each tensor: `state_dict(name, tensor)` returns its value. None counts as missing.
 
         Raises:
             StateDictError: missing or unknown keys; nothing was changed.
             ShapeError: a value of another shape; nothing was changed.
         """
         tensors = self.state_dict(keep_var=True)
-        if callable(state_dict):
-            state = {k: v for k, t in tensors.items() if (v := state_dict(k, t)) is not None}
-        elif isinstance(state_dict, Mapping):
-            state = dict(state_dict)
-        else:
+        given = {k: state_dict(k, t) for k, t in tensors.items()} if callable(state_dict) else state_dict
+        if not isinstance(given, Mapping):
             raise OptionError(f"load_state_dict: got a {type(state_dict).__name__}; expected a dict or a callable")
+        state = {k: v for k, v in given.items() if v is not None}
         self._compare_keys(tensors.keys(), state.keys(), strict)
         owners = {name: owner for name, _, owner in self._state("")}
         values = {k: owners.get(k, self)._as_loaded(k, tensors[k], state[k]) for k in tensors.keys() & state.keys()}
@@ -450,7 +447,10 @@ class Module(_Reads):
         return ()
 
     def _as_loaded(self, name: str, have: Tensor, new: Any) -> Tensor:
-        new = new if isinstance(new, Tensor) else Tensor(new, dtype=np.asarray(new).dtype)
+        if not isinstance(new, Tensor):
+            if (array := np.asarray(new)).dtype.kind in "OSUMm":
+                raise ArgumentError(f"load_state_dict: {name} is {shown(new)}; expected numbers of shape {have.shape}")
+            new = Tensor(array, dtype=array.dtype)
         if new.shape != have.shape:
             if (1, *new.shape, *[1] * (have.ndim - 2)) != have.shape and new.shape != self._saved(have).shape:
                 raise ShapeError(f"load_state_dict: {name} has shape {new.shape}; expected {have.shape}")

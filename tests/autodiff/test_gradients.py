@@ -7,7 +7,7 @@ import pytest
 
 import megengine.functional as F
 from megengine.autodiff import Function, GradManager, jvp
-from megengine.core.errors import GradientError, MegEngineError
+from megengine.core.errors import ArgumentError, GradientError, MegEngineError
 from megengine.dispatch import apply
 from megengine.tensor import tensor
 
@@ -70,6 +70,37 @@ def test_custom_function():
     with gm:
         gm.backward(Double()(x).sum())
     np.testing.assert_allclose(x.grad.numpy(), [5, 10])
+
+
+class ProductAndSum(Function):
+    def forward(self, a, b):
+        a, b = (a[0], a[1]) if isinstance(a, list) else (a, b)
+        self.a, self.b = a, b
+        return [a * b, a + b]
+
+    def backward(self, product, total):
+        return product * self.b + total, product * self.a + total
+
+
+def test_custom_function_with_a_list_of_results():
+    x, y = tensor([1.0, 2.0]), tensor([3.0, 4.0])
+    with GradManager().attach([x, y]) as gm:
+        results = ProductAndSum()(x, y)
+        assert type(results) is list
+        gm.backward(results[0].sum() + 2 * results[1].sum())
+    np.testing.assert_allclose(x.grad.numpy(), [5, 6])
+    np.testing.assert_allclose(y.grad.numpy(), [3, 4])
+
+
+@pytest.mark.parametrize("call", [lambda x, y: ProductAndSum()(x, b=y), lambda x, y: ProductAndSum()([x, y], None)])
+def test_custom_functions_take_tensors_with_gradients_by_place(call):
+    x, y = tensor([1.0, 2.0]), tensor([3.0, 4.0])
+    call(x, y)
+    with (
+        GradManager().attach([y]),
+        pytest.raises(ArgumentError, match="ProductAndSum: a tensor that wants a gradient is passed by name or in a"),
+    ):
+        call(x, y)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,13 @@ def test_state_dict_round_trip_and_errors(net):
     state["fc.bias"] = np.zeros(3, np.float32)
     with pytest.raises(ShapeError, match=r"fc.bias has shape \(3,\); expected \(10,\)"):
         net.load_state_dict(state)
+    state["fc.bias"] = None  # as if it were not there
+    with pytest.raises(OptionError, match=r"missing \['fc.bias'\], unknown \[\]"):
+        net.load_state_dict(state)
+    net.load_state_dict(state, strict=False)
+    state["fc.bias"] = [None] * 10
+    with pytest.raises(TypeError, match=r"fc.bias is \[None, .*\.\.\.\]; expected numbers of shape \(10,\)"):
+        net.load_state_dict(state)
 
 
 def test_training_updates_running_statistics():
