@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from megengine.core.errors import DTypeError, ShapeError
@@ -44,8 +46,19 @@ _SUBSAMPLED = (
 _ALIASES = {"YCRCB2RGB": "YUV2RGB_NV21", "YCRCB2BGR": "YUV2BGR_NV21"}
 
 
+def _nearest(y: Tensor) -> Tensor:
+    """The nearest integers, halves upwards."""
+    return apply("floor", y + 0.5)
+
+
 def _eight_bit(y: Tensor) -> Tensor:
-    return cast(apply("clip", apply("round", y), lo=0.0, hi=255.0), np.dtype(np.uint8))
+    return cast(apply("clip", _nearest(y), lo=0.0, hi=255.0), np.dtype(np.uint8))
+
+
+def _factors(values: Any, x: Tensor) -> np.ndarray:
+    """Weights of channels; for 8-bit pictures rounded to 14 bits behind the point, so that sums are exact."""
+    weights = np.array(values, np.float64)
+    return (np.rint(weights * 2**14) / 2**14 if x.dtype == np.uint8 else weights).astype(np.float32)
 
 
 def _chroma(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
@@ -104,12 +117,12 @@ def cvt_color(inp: TensorLike, mode: str = "") -> Tensor:
         raise ShapeError(f"cvt_color: {mode} got {counted(x.shape[3], 'channel')}; expected {len(matrix)}")
     middle, y = 128.0 if x.dtype == np.uint8 else 0.5, cast(x, FLOAT32)
     if mode == "RGB2YUV":
-        light = product(y, Tensor(np.array(_GRAY[::-1], np.float32), device=y.device))
-        light = apply("round", light) if middle > 1 else light  # Y of 8-bit pictures is rounded first
-        u, v = (y[..., 0:1] - light) * 0.492 + middle, (y[..., 2:3] - light) * 0.877 + middle
-        y = apply("concat", light, u, v, axis=3)
+        light = product(y, Tensor(_factors(_GRAY[::-1], x), device=y.device))
+        light = _nearest(light) if middle > 1 else light  # Y of 8-bit pictures is rounded first
+        parts = zip((y[..., 0:1] - light, y[..., 2:3] - light), map(float, _factors((0.492, 0.877), x)), strict=True)
+        y = apply("concat", light, *(part * factor + middle for part, factor in parts), axis=3)
     else:
         if mode == "YUV2RGB":
             y = y - Tensor(np.array([0, middle, middle], np.float32), device=x.device)
-        y = product(y, Tensor(np.array(matrix, np.float32), device=x.device))
+        y = product(y, Tensor(_factors(matrix, x), device=x.device))
     return _eight_bit(y) if x.dtype == np.uint8 else y

@@ -163,3 +163,20 @@ def test_boxes_are_suppressed_by_better_ones_that_stay(count, most):
             kept.append(place)
     found = V.nms(tensor(boxes), tensor(scores), 0.3, most).numpy()
     np.testing.assert_array_equal(found, kept[:most])
+
+
+def test_colours_of_8_bits_are_converted_in_fixed_point():
+    """14 bits behind the point and halves upwards, as in OpenCV; MegEngine weights channel 0 as blue."""
+    half = 1 << 13
+    pictures = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3)).astype(np.uint8)
+    first, green, last = np.moveaxis(pictures.astype(np.int64), 3, 0)
+    gray = (4899 * first + 9617 * green + 1868 * last + half) >> 14
+    np.testing.assert_array_equal(V.cvt_color(tensor(pictures), "RGB2GRAY").numpy()[..., 0], gray)
+    light = (1868 * first + 9617 * green + 4899 * last + half) >> 14
+    chroma = [((d - light) * k + (128 << 14) + half) >> 14 for d, k in ((first, 8061), (last, 14369))]
+    yuv = np.stack([light, *chroma], axis=3).clip(0, 255)
+    np.testing.assert_array_equal(V.cvt_color(tensor(pictures), "RGB2YUV").numpy(), yuv)
+    u, v = green - 128, last - 128
+    parts = (u * 33292, v * -9519 + u * -6472, v * 18678)
+    colours = np.stack([first + ((part + half) >> 14) for part in parts], axis=3).clip(0, 255)
+    np.testing.assert_array_equal(V.cvt_color(tensor(pictures), "YUV2RGB").numpy(), colours)
