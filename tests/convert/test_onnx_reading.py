@@ -271,6 +271,8 @@ def test_wrong_shapes_name_the_node():
 def test_input_that_no_node_makes():
     with pytest.raises(FileFormatError, match="reads 'ghost', which no earlier node makes"):
         load(model([helper.make_node("Relu", ["ghost"], ["y"], "r")]))
+    with pytest.raises(FileFormatError, match="Relu node 'y': reads"):  # one without a name
+        load(model([helper.make_node("Relu", ["ghost"], ["y"])]))
 
 
 def test_nodes_in_any_order():

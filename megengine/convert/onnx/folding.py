@@ -9,7 +9,7 @@ import numpy as np
 
 from megengine.convert.onnx.context import OnnxNode
 from megengine.convert.onnx.operators import is_computed, made_of
-from megengine.convert.onnx.reading import array_of, dense
+from megengine.convert.onnx.reading import array_of, dense, label
 from megengine.core.errors import FileFormatError
 from megengine.core.text import counted
 from megengine.traced_module import InternalGraph
@@ -41,7 +41,7 @@ def constant_of(node: "onnx.NodeProto", folder: Path | None) -> np.ndarray:
         if attribute.name in ("value_int", "value_ints"):
             value = attribute.i if attribute.name == "value_int" else list(attribute.ints)
             return np.asarray(value, np.int64)
-    raise FileFormatError(f"Constant node {node.name!r}: expected a number value")
+    raise FileFormatError(f"{label(node)}: expected a number value")
 
 
 def fold(node: "onnx.NodeProto", read: OnnxNode) -> list[np.ndarray] | None:
@@ -125,8 +125,7 @@ def _check_size(model: "onnx.ModelProto", inputs: dict[str, np.ndarray]) -> None
 
 def _too_large(node: "onnx.NodeProto", count: float) -> FileFormatError:
     return FileFormatError(
-        f"{node.op_type} node {node.name!r}: makes a constant of {counted(count, 'value', spec='.0f')}; "
-        f"at most {MAX_VALUES} are accepted"
+        f"{label(node)}: makes a constant of {counted(count, 'value', spec='.0f')}; at most {MAX_VALUES} are accepted"
     )
 
 

@@ -45,6 +45,7 @@ from megengine.convert.onnx.open_values import is_open_array
 from megengine.convert.onnx.operators import made_of, unknown_operators
 from megengine.convert.onnx.reading import (
     initializers,
+    label,
     names_read,
     operator_name,
     opset_of,
@@ -377,9 +378,7 @@ class _Importer:
         if made is None:
             return
         if any(name in self.used for name in node.output[len(made) :]):
-            raise FileFormatError(
-                f"{node.op_type} node {node.name!r}: {counted(len(node.output), 'output')} are not supported"
-            )
+            raise FileFormatError(f"{label(node)}: {counted(len(node.output), 'output')} are not supported")
         for name, value in zip(node.output, made, strict=False):
             if name:
                 self._define(name, value)
@@ -419,7 +418,7 @@ class _Importer:
             for index, inner in enumerate(nodes):
                 self._node(inner, index, opset)
         except FileFormatError as error:
-            error.add_note(f"while importing the definition of the {node.op_type} node {node.name!r}")
+            error.add_note(f"while importing the definition of the {label(node)}")
             raise
 
     def _onnx_node(self, node: onnx.NodeProto, inputs: list[Value | None], index: int, opset: int) -> OnnxNode:
@@ -442,9 +441,7 @@ class _Importer:
         if not name:
             return None
         if name not in self.values:
-            raise FileFormatError(
-                f"{node.op_type} node {node.name!r}: reads {name!r}, which no earlier node makes; the file is damaged"
-            )
+            raise FileFormatError(f"{label(node)}: reads {name!r}, which no earlier node makes; the file is damaged")
         return self._reached(name, self.values[name])
 
     def _made_value(self, name: str) -> Any:
@@ -492,6 +489,6 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
         try:
             value = onnx.helper.get_attribute_value(attribute)
         except ValueError as error:
-            raise FileFormatError(f"{node.op_type} node {node.name!r}: attribute {attribute.name!r}: {error}") from None
+            raise FileFormatError(f"{label(node)}: attribute {attribute.name!r}: {error}") from None
         values[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     return values

@@ -258,6 +258,11 @@ def _all_nodes(nodes: "Iterable[onnx.NodeProto]") -> "Iterator[onnx.NodeProto]":
             yield from _all_nodes(inner.node)
 
 
+def label(node: "onnx.NodeProto") -> str:
+    """A node in messages: its operator and its name, or that of its first result."""
+    return f"{node.op_type} node {node.name or next(filter(None, node.output), '')!r}"
+
+
 def stored_names(graph: "onnx.GraphProto") -> Iterator[str]:
     """Names of the tensors that a graph stores; a sparse one has that of its values."""
     yield from (tensor.name for tensor in graph.initializer)
