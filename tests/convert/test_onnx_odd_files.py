@@ -257,3 +257,15 @@ def test_formulas_of_sizes_do_not_grow_without_an_end():
     made.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
     with pytest.raises(FileFormatError, match="a formula of more than 10000 letters; give a fixed length"):
         load(made)
+
+
+@pytest.mark.parametrize(("levels", "values"), [(30, 1), (10, 1 << 20)])
+def test_functions_that_double_again_and_again_are_refused(levels, values):
+    inner = [node("Constant", "", "k", value=stored("k", np.ones(values, np.float32))), node("Relu", "a", "b")]
+    opsets = [OPSET, helper.make_opsetid("own", 1)]
+    functions = [helper.make_function("own", "F0", ["a"], ["b"], inner, opsets)]
+    for level in range(levels):
+        twice = [node(f"F{level}", a, b, domain="own") for a, b in ("am", "mb")]
+        functions.append(helper.make_function("own", f"F{level + 1}", ["a"], ["b"], twice, opsets))
+    with pytest.raises(FileFormatError, match=r"stand for more than 1,000,000 nodes or 2 GiB"):
+        load(model([node(f"F{levels}", "x", "y", domain="own")], functions=functions))

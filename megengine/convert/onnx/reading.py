@@ -5,6 +5,7 @@ import itertools
 import math
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 MAX_FILE = 2 << 30  # the limit of the container format itself
 MAX_DENSE = 1 << 30  # bytes of the sparse tensors of a graph, with their zeros
+MAX_INLINED = 1_000_000  # nodes when the calls of local functions are replaced by what they do
 MAX_NAMES = 10_000  # that are looked at beside a file with hard links
+MOST_NESTED = 101  # functions, one inside the other: as many as the inliner takes, and one
 MIN_OPSET = 1
 FEW_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}  # of data types whose values share bytes
 
@@ -235,10 +238,39 @@ def _inlined(model: "onnx.ModelProto", name: str) -> "onnx.ModelProto":
         if function.domain in ("", "ai.onnx") and defs.has(function.name, max_inclusive_version=opset):
             del model.functions[place]
     _state_defaults(model)
+    _check_growth(model, name)
     try:
         return inliner.inline_local_functions(model, convert_version=True)
     except Exception as error:
         raise FileFormatError(f"{name}: its local functions cannot be inlined ({error})") from None
+
+
+def _check_growth(model: "onnx.ModelProto", name: str) -> None:
+    """Refuse functions that call each other so often that the nodes of all calls do not fit in memory."""
+    bodies: dict[tuple[str, ...], Any] = {(f.domain, f.name, f.overload): f.node for f in model.functions}
+    bodies[()] = model.graph.node
+    own, calls = {}, {}
+    for key, nodes in bodies.items():
+        found = [(node.domain, node.op_type, node.overload) for node in _all_nodes(nodes)]
+        own[key] = len(found), sum(node.ByteSize() for node in nodes)
+        calls[key] = Counter(one for one in found if one in bodies)
+    whole = own
+    for _ in range(MOST_NESTED):
+        before = whole
+        whole = {
+            key: (
+                count + sum(n * before[one][0] for one, n in calls[key].items()),
+                size + sum(n * before[one][1] for one, n in calls[key].items()),
+            )
+            for key, (count, size) in own.items()
+        }
+        if whole[()][0] > MAX_INLINED or whole[()][1] > MAX_FILE:
+            raise FileFormatError(
+                f"{name}: the calls of its local functions stand for more than {MAX_INLINED:,} nodes or "
+                f"{MAX_FILE >> 30} GiB; the file is damaged"
+            )
+        if whole == before:
+            return
 
 
 def _state_defaults(model: "onnx.ModelProto") -> None:
