@@ -269,3 +269,18 @@ def test_functions_that_double_again_and_again_are_refused(levels, values):
         functions.append(helper.make_function("own", f"F{level + 1}", ["a"], ["b"], twice, opsets))
     with pytest.raises(FileFormatError, match=r"stand for more than 1,000,000 nodes or 2 GiB"):
         load(model([node(f"F{levels}", "x", "y", domain="own")], functions=functions))
+
+
+def test_random_numbers_that_fill_the_memory_are_refused():
+    bomb = helper.make_node("RandomNormal", [], ["r"], "bomb", shape=[1 << 33])
+    with pytest.raises(FileFormatError, match="node 'bomb': makes 8589934592 random numbers; at most"):
+        load(model([bomb, node("Add", "x r", "y")]))
+
+
+def test_memory_that_ends_while_a_node_is_read_is_said(monkeypatch):
+    def none_left(*args, **kwargs):
+        raise MemoryError("Unable to allocate 512 MiB")
+
+    monkeypatch.setattr("megengine.convert.onnx.importer.made_of", none_left)
+    with pytest.raises(FileFormatError, match="node 'y': there is not enough memory for it .Unable to allocate 512"):
+        load(model([node("Relu", "x", "y")]))

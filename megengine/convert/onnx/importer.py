@@ -73,7 +73,7 @@ Shapes = Mapping[str, Sequence[int | str | None]] | Sequence[int | str | None] |
 Sizes = Mapping[str, int] | None
 Known = Mapping[str, Any] | None
 # a string where a number belongs, and numbers that no memory is large enough for
-MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError)
+MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 
 
 @kinds_named
@@ -407,6 +407,8 @@ class _Importer:
             raise
         except MegEngineError as error:
             raise onnx_node.fail(str(error)) from error
+        except MemoryError as error:
+            raise onnx_node.fail(f"there is not enough memory for it ({error})") from error
         except MALFORMED as error:
             raise onnx_node.fail(f"its inputs or attributes are malformed ({type(error).__name__}: {error})") from error
         return made if isinstance(made, tuple) else (made,)

@@ -1,5 +1,6 @@
 """Import rules of Fourier transforms, which are products with constant matrices, and of random numbers, drawn once."""
 
+import math
 import zlib
 from collections.abc import Sequence
 
@@ -7,8 +8,10 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value, composition, rule, spec_of
+from megengine.convert.onnx.folding import MAX_VALUES
 from megengine.core.dtype import storage_of
 from megengine.core.sizes import is_open
+from megengine.core.text import counted
 from megengine.dispatch import apply
 from megengine.logger import get_logger
 from megengine.ops.common import counting, size_tensor
@@ -102,6 +105,8 @@ def stft(node: OnnxNode, x: Tensor, step: Tensor, window: Tensor | None = None, 
 
 def _drawn(node: OnnxNode, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """Random numbers, the same at every import: a graph of ops draws none."""
+    if (count := math.prod(shape)) > MAX_VALUES:
+        raise node.fail(f"makes {counted(count, 'random number')}; at most {MAX_VALUES} are accepted")
     stated = node.attr("seed")
     seed = zlib.crc32(node.name.encode() if stated is None else np.float32(stated).tobytes())
     get_logger(__name__).warning(
