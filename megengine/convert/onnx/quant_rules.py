@@ -11,7 +11,7 @@ from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
 from megengine.convert.onnx.nn_rules import max_pool
 from megengine.convert.onnx.operators import like
-from megengine.convert.onnx.reading import data_type_name
+from megengine.convert.onnx.reading import FEW_BITS, data_type_name
 from megengine.core.dtype import QuantizedDType, quantized, storage_of
 from megengine.core.errors import brief
 from megengine.core.text import counted
@@ -24,7 +24,7 @@ FLOAT32 = np.dtype(np.float32)
 _NORMAL = float(np.finfo(np.float32).tiny)
 _WHOLE = {np.dtype(np.int8): "qint8", np.dtype(np.uint8): "quint8", np.dtype(np.int16): "qint16"}
 _NAMES = {**_WHOLE, np.dtype(ml_dtypes.int4): "qint4", np.dtype(ml_dtypes.uint4): "quint4"}  # of stored values
-_WIDER = {f"{sign}int{bits}": np.dtype(f"{sign}int8") for sign in ("", "u") for bits in (2, 4)}
+_WIDER = {kind.lower(): np.dtype(np.uint8 if kind[0] == "U" else np.int8) for kind in FEW_BITS if "INT" in kind}
 # operator -> the one that it computes on floats, the axis of several scales of each input
 QLINEAR = {
     "QLinearMatMul": ("MatMul", (-2, -1)),
