@@ -107,6 +107,7 @@ def _decompositions(torch: Any) -> Table:
         aten.rrelu.default: lambda x, lower=1 / 8, upper=1 / 3, training=False, generator=None: (
             NotImplemented if training else torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
         ),
+        aten.clamp.default: lambda x, low=None, high=None: _between_numbers(torch, x, low, high),
         aten.hypot.default: lambda a, b: torch.sqrt(a * a + b * b),
         aten.signbit.default: lambda x: _is_negative(x),
         aten.copysign.Tensor: lambda a, b: torch.where(_is_negative(b), -a.abs(), a.abs()),
@@ -161,6 +162,17 @@ def _by_wide_places(torch: Any, x: Any, at: Sequence[Any]) -> Any:
         return NotImplemented
     wide = [one if one is None or one.dtype is torch.bool else one.long() for one in at]
     return torch.ops.aten.index.Tensor(x, wide)
+
+
+def _between_numbers(torch: Any, x: Any, low: Any, high: Any) -> Any:
+    """Clamping by numbers of the result's type: the exporter refuses bounds of two types (1 and 5e4)."""
+    numbers = [one for one in (low, high) if isinstance(one, int | float)]
+    if len({type(one) for one in numbers} | ({float} if x.is_floating_point() else {int})) < 2:
+        return NotImplemented
+    kind = torch.result_type(x, sum(numbers))
+    made = float if kind.is_floating_point else int
+    low, high = (made(one) if isinstance(one, int | float) else one for one in (low, high))
+    return torch.ops.aten.clamp.default(x.to(kind), low, high)
 
 
 def _is_negative(x: Any) -> Any:

@@ -55,6 +55,20 @@ def test_common_divisors(kind):
     assert torch.equal(made(ATEN.lcm.default, a, b), torch.lcm(a, b))
 
 
+class Between(torch.nn.Module):
+    def forward(self, x, i):
+        wide = x.double().clamp(0, 0.5)
+        return x.clamp(min=0, max=0.5), x.clamp(-1, math.inf), wide, i.clamp(0.5, 3), i.clamp(1, 2.5)
+
+
+def test_numbers_of_two_types_that_clamp():
+    x, i = numbers(30), torch.arange(30)
+    net = from_torch(Between(), x, i)
+    for got, wanted in zip(net(x.numpy(), i.numpy()), Between()(x, i), strict=True):
+        assert got.numpy().dtype == wanted.numpy().dtype
+        np.testing.assert_array_equal(got.numpy(), wanted.numpy())
+
+
 def test_the_longest_division():
     """Neighbours of Fibonacci's sequence need the most steps."""
     a, b = torch.tensor([7540113804746346429]), torch.tensor([4660046610375530309])
