@@ -47,7 +47,7 @@ from megengine.quantization.pipeline.spec import (
     Weight,
 )
 from megengine.quantization.pipeline.streams import NARROW, Reading, wide_values
-from megengine.quantization.ranges import RangeMethod, TensorStatistics, activation_dtype
+from megengine.quantization.ranges import RangeMethod, dtype_of_values
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -189,7 +189,7 @@ class _Annotator:
         masks = [n.name for e in (*inside, expr) for n in e.inputs if n.name in self.of_sizes.not_finite]
         if masks:
             return f"{expr.op} reads {masks[0]}, which follows from sizes alone and holds NaN or infinity"
-        if self._is_of_sizes(expr.outputs[0].name, self._kind(expr)):
+        if self._is_of_sizes(expr):
             return f"{expr.op} follows from sizes alone, so its range holds for one length only"
         if growing := [n.name for e in (*inside, expr) for n in e.inputs if n.name in self.of_sizes.growing]:
             return f"{expr.op} reads {growing[0]}, which follows from sizes alone and grows with them"
@@ -225,11 +225,13 @@ class _Annotator:
             return None if is_bias(expr) else why_constants_float(expr)
         return f"{expr.op} has a constant operand" if any(constant) else None
 
-    def _is_of_sizes(self, name: str, kind: str) -> bool:
+    def _is_of_sizes(self, expr: Apply) -> bool:
         """True for a value that sizes alone decide; layers of such values (queries, first states) that do not grow
-        with the sizes have the same range at all of them.
+        with the sizes, or are bounded, have a range for all of them.
         """
-        if name not in self.of_sizes.names or kind == "gather":
+        name, kind = expr.outputs[0].name, self._kind(expr)
+        moved = kind == "shape" and id(expr.inputs[0].expr) in self.integer
+        if name not in self.of_sizes.names or kind == "gather" or moved:
             return False
         return kind not in ("weighted", "product") or name in self.of_sizes.growing
 
@@ -390,6 +392,9 @@ class _Annotator:
             return Known(known, reason, scheme, self.config.activations)
         if (table := reader_of_table(node)) is not None:
             return Fixed(self._own_dtype(table, 0), f"part of a constant of {table.outputs[0].name}")
+        if (ends := self.of_sizes.bounded.get(node.name)) is not None:
+            dtype = dtype_of_values(ends, "s16" if wide else self.target.signed)
+            return Fixed(dtype, "sizes alone decide it, and it is bounded")
         narrows = NARROW in node.expr.meta and not wide and self._wide(node.expr.inputs[0])
         if not narrows and (rule.kind == "shape" or (rule is not NO_RULE and node.expr.op in self.target.shares)):
             source = node.expr.inputs[0]
@@ -465,10 +470,8 @@ class _Annotator:
 
     def _own_dtype(self, expr: Apply, at: int) -> QuantizedDType:
         """The dtype of a constant from its own values."""
-        stats = TensorStatistics(expr.outputs[0].name)
-        stats.update(np.asarray(constant_value(expr.inputs[at]), np.float32))
         scheme = "s16" if self._wide(expr.outputs[0]) else self.target.signed
-        return activation_dtype(stats, RangeMethod("minmax"), scheme)
+        return dtype_of_values(constant_value(expr.inputs[at]), scheme)
 
     def _share_through_concat(self) -> None:
         """Inputs of a concat that nothing else reads take its scale, so that concat only copies."""

@@ -13,7 +13,7 @@ from megengine.quantization.ranges.batches import (
 )
 from megengine.quantization.ranges.files import Statistics
 from megengine.quantization.ranges.keys import keys_of_inputs, values_in_order
-from megengine.quantization.ranges.methods import METHODS, RangeMethod, activation_dtype, weight_dtype
+from megengine.quantization.ranges.methods import METHODS, RangeMethod, activation_dtype, dtype_of_values, weight_dtype
 from megengine.quantization.ranges.observers import (
     ExponentialMovingAverageObserver,
     HistogramObserver,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -139,6 +140,13 @@ def activation_dtype(stats: TensorStatistics, method: RangeMethod, name: str) ->
     """The dtype that a method gives a tensor, as a scheme by name. Raises CalibrationError if no value was seen."""
     how = scheme(name)
     return quantized_dtype(*choose_range(stats, method, how), how)
+
+
+def dtype_of_values(values: Any, name: str) -> QuantizedDType:
+    """The dtype of a scheme, by name, that holds all of these values."""
+    stats = TensorStatistics("")
+    stats.update(np.asarray(values, np.float32))
+    return activation_dtype(stats, RangeMethod("minmax"), name)
 
 
 def weight_dtype(w: np.ndarray, axis: int | None, method: str, how: Scheme = WEIGHT) -> QuantizedDType:

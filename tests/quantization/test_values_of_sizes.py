@@ -114,3 +114,40 @@ def test_a_part_of_a_stored_table_has_the_range_of_the_table():
     near = quantize_model(net, data[:2])
     dtype = near.frozen.edges["part"]
     assert dtype.only_scale * 255 >= far.max() - far.min() - 1e-3
+
+
+_WAVES = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[b,t,8] x) => (float[b,t,t] y) {
+    s = Shape (x)
+    at = Constant <value = int64 {1}> ()
+    t = Gather (s, at)
+    zero = Constant <value = int64 {0}> ()
+    places = Range (zero, t, at)
+    axis = Constant <value = int64[1] {1}> ()
+    column = Unsqueeze (places, axis)
+    real = Cast <to = 1> (column)
+    angles = Mul (real, speeds)
+    sines = Sin (angles)
+    cosines = Cos (angles)
+    waves = Concat <axis = 1> (sines, cosines)
+    r = MatMul (waves, w)
+    turned = Transpose <perm = [1, 0]> (r)
+    h = MatMul (x, v)
+    y = MatMul (h, turned)
+}"""
+
+
+def test_layers_of_waves_of_places_are_integers_at_lengths_that_calibration_lacks():
+    """What a layer makes of slow sines grows beyond the example's length, but not without end."""
+    model = onnx.parser.parse_model(_WAVES)
+    stored = {name: RNG.normal(0, 1, (8, 8)).astype(np.float32) for name in "wv"}
+    stored["speeds"] = (40.0 ** -np.arange(0, 1, 0.25)).astype(np.float32)
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())
+    net = load(model)
+    data = [RNG.normal(0, 1, (2, n, 8)).astype(np.float32) for n in (6, 9)]
+    quantized = quantize_model(net, data)
+    assert not [op for op in quantized.report.floating if op.macs]
+    far = np.tile(data[1], (1, 8, 1))
+    assert verify(quantized, [far]).exact
+    wanted = net(far).numpy()
+    assert np.abs(quantized(far).numpy() - wanted).max() <= 0.05 * np.abs(wanted).max()
