@@ -108,6 +108,7 @@ def _decompositions(torch: Any) -> Table:
             NotImplemented if training else torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
         ),
         aten.clamp.default: lambda x, low=None, high=None: _between_numbers(torch, x, low, high),
+        aten.rsub.Scalar: lambda x, number, alpha=1: _less_than_number(torch, x, number, alpha),
         aten.hypot.default: lambda a, b: torch.sqrt(a * a + b * b),
         aten.signbit.default: lambda x: _is_negative(x),
         aten.copysign.Tensor: lambda a, b: torch.where(_is_negative(b), -a.abs(), a.abs()),
@@ -173,6 +174,12 @@ def _between_numbers(torch: Any, x: Any, low: Any, high: Any) -> Any:
     made = float if kind.is_floating_point else int
     low, high = (made(one) if isinstance(one, int | float) else one for one in (low, high))
     return torch.ops.aten.clamp.default(x.to(kind), low, high)
+
+
+def _less_than_number(torch: Any, x: Any, number: Any, alpha: Any) -> Any:
+    """A real number less integers: the exporter refuses operands of two types."""
+    kind = torch.result_type(x, number)
+    return NotImplemented if kind == x.dtype else x.to(kind) * -alpha + number
 
 
 def _is_negative(x: Any) -> Any:

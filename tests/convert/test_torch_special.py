@@ -58,10 +58,10 @@ def test_common_divisors(kind):
 class Between(torch.nn.Module):
     def forward(self, x, i):
         wide = x.double().clamp(0, 0.5)
-        return x.clamp(min=0, max=0.5), x.clamp(-1, math.inf), wide, i.clamp(0.5, 3), i.clamp(1, 2.5)
+        return x.clamp(min=0, max=0.5), x.clamp(-1, math.inf), wide, i.clamp(0.5, 3), i.clamp(1, 2.5), 1.0 - i
 
 
-def test_numbers_of_two_types_that_clamp():
+def test_numbers_of_another_type_than_the_tensor():
     x, i = numbers(30), torch.arange(30)
     net = from_torch(Between(), x, i)
     for got, wanted in zip(net(x.numpy(), i.numpy()), Between()(x, i), strict=True):
