@@ -22,11 +22,14 @@ _LONG = 64  # bytes of a run of numbers that is copied at once
 def _channel_mean_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     x, a = problem.inputs[0], problem.attrs
     channels = x.shape[1]
-    return _core.neighbour_mean_step(x.size // channels, channels, a.window, a.before, threads)
+    half = x.dtype == bfloat16
+    return _core.neighbour_mean_step(x.size // channels, channels, a.window, a.before, half, threads)
 
 
 def _channel_mean_usable(problem: Problem) -> str | None:
-    return float32_only(problem) if problem.inputs[0].ndim == 4 else "channels do not lie side by side"
+    if problem.inputs[0].ndim != 4:
+        return "channels do not lie side by side"
+    return no_elements(problem) if problem.inputs[0].dtype == bfloat16 else float32_only(problem)
 
 
 def _concat_usable(problem: Problem) -> str | None:

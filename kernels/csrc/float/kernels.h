@@ -84,11 +84,20 @@ struct ChannelNorm {
 enum class Function { MGE_FUNCTIONS(MGE_MEMBER) };
 inline constexpr std::array kFunctionNames{MGE_FUNCTIONS(MGE_NAME)};
 
+inline constexpr std::int64_t kMeanTail = 16;  // numbers that a vector may read and write behind a row
+inline std::int64_t mean_room(std::int64_t cols, std::int64_t window) {
+    return 2 * (cols + kMeanTail) + window;
+}
+
 struct FloatKernels {
     // Means of `window` neighbours in rows, the first of which lies `before` in front; beyond the ends are
-    // zeros.
-    void (*neighbour_mean)(const float* src, float* dst, std::int64_t rows, std::int64_t cols,
+    // zeros. The room has mean_room(cols, window) numbers.
+    void (*neighbour_mean)(const float* src, float* dst, float* room, std::int64_t rows, std::int64_t cols,
                            std::int64_t window, std::int64_t before);
+    // The same of bfloat16, rounded once.
+    void (*neighbour_mean_of_halves)(const std::uint16_t* src, std::uint16_t* dst, float* room,
+                                     std::int64_t rows, std::int64_t cols, std::int64_t window,
+                                     std::int64_t before);
     void (*pool_planes)(const float* src, float* dst, const PlanesPool& s, std::int64_t planes);
     // The same of bfloat16, whose rows have at most kLongestPooledRow numbers.
     void (*pool_planes_of_halves)(const std::uint16_t* src, std::uint16_t* dst, const PlanesPool& s,

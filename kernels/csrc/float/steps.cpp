@@ -92,6 +92,7 @@ class SumsStep final : public Step {
     const FloatKernels& f_ = active_float_kernels();
 };
 
+template <class T>
 class NeighbourMeanStep final : public Step {
   public:
     NeighbourMeanStep(std::int64_t rows, std::int64_t cols, std::int64_t window, std::int64_t before,
@@ -102,16 +103,24 @@ class NeighbourMeanStep final : public Step {
           before_(before),
           parts_(static_cast<int>(std::clamp<std::int64_t>(rows, 1, threads))) {}
     int parts() const override { return parts_; }
-    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
-        const std::int64_t begin = rows_ * part / parts_, end = rows_ * (part + 1) / parts_;
-        f_(in(buffers, 0) + begin * cols_, out(buffers, 1) + begin * cols_, end - begin, cols_, window_,
-           before_);
+    std::size_t scratch_bytes() const override {
+        return static_cast<std::size_t>(mean_room(cols_, window_)) * sizeof(float);
+    }
+    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        const std::int64_t begin = rows_ * part / parts_, count = rows_ * (part + 1) / parts_ - begin;
+        const T* const x = reinterpret_cast<const T*>(buffers[0]) + begin * cols_;
+        T* const y = reinterpret_cast<T*>(buffers[1]) + begin * cols_;
+        auto* const room = reinterpret_cast<float*>(scratch);
+        if constexpr (std::is_same_v<T, float>)
+            active_.neighbour_mean(x, y, room, count, cols_, window_, before_);
+        else
+            active_.neighbour_mean_of_halves(x, y, room, count, cols_, window_, before_);
     }
 
   private:
     std::int64_t rows_, cols_, window_, before_;
     int parts_;
-    decltype(FloatKernels::neighbour_mean) f_ = active_float_kernels().neighbour_mean;
+    const FloatKernels& active_ = active_float_kernels();
 };
 
 template <class T>
@@ -328,10 +337,15 @@ void bind_float(nb::module_& m) {
         nb::arg("of_columns"), nb::arg("halves"), nb::arg("threads"));
     m.def(
         "neighbour_mean_step",
-        [](std::int64_t rows, std::int64_t cols, std::int64_t window, std::int64_t before, int threads) {
-            return capsule(std::make_unique<NeighbourMeanStep>(rows, cols, window, before, threads));
+        [](std::int64_t rows, std::int64_t cols, std::int64_t window, std::int64_t before, bool half,
+           int threads) {
+            const auto made = [&]<class T>(T) {
+                return capsule(std::make_unique<NeighbourMeanStep<T>>(rows, cols, window, before, threads));
+            };
+            return half ? made(std::uint16_t{}) : made(float{});
         },
-        nb::arg("rows"), nb::arg("cols"), nb::arg("window"), nb::arg("before"), nb::arg("threads"));
+        nb::arg("rows"), nb::arg("cols"), nb::arg("window"), nb::arg("before"), nb::arg("half"),
+        nb::arg("threads"));
     m.def(
         "norm_step",
         [](std::int64_t rows, std::int64_t cols, float eps, bool centred, bool reciprocal, int factors,
