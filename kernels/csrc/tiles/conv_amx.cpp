@@ -198,14 +198,14 @@ class Lines {
         Bits* const to =
             s_.in_rows ? a_.held + first_ * taken : a_.out + (line_ + first_) * taken + block_ * kLanes;
         const std::int64_t left = s_.in_rows ? taken : s_.outputs - block_ * kLanes;
-        if (a_.after.apply) {
-            each_pixel<NB>([&](std::int64_t i, const __m512* y) { std::memcpy(sums<NB>(i), y, NB * 64); });
-            a_.after(sums_, count_ * NB * kLanes);
-            for (std::int64_t i = 0; i < count_; ++i) {
-                __m512 y[NB];
-                std::memcpy(y, sums<NB>(i), sizeof y);
-                put_some<NB>(y, to + i * taken, left);
-            }
+        if (a_.after.apply) {  // of what is rounded, as by itself
+            constexpr std::int64_t kAll = NB * kLanes;
+            Bits rounded[2 * kTileRows * kAll];
+            each_pixel<NB>([&](std::int64_t i, const __m512* y) { put<NB>(y, rounded + i * kAll); });
+            a_.after(rounded, count_ * kAll);
+            for (std::int64_t i = 0; i < count_; ++i)
+                std::memcpy(to + i * taken, rounded + i * kAll,
+                            static_cast<std::size_t>(std::min(left, kAll) * kBytes));
         } else if (left >= NB * kLanes) {
             each_pixel<NB>([&](std::int64_t i, const __m512* y) { put<NB>(y, to + i * taken); });
         } else {
