@@ -22,9 +22,10 @@ struct TiledConv {
     // What follows from these. A row of the kernel meets neighbours in as few parts as tiles hold, of so many
     // pairs; a line of results lies in tiles of so many rows; the output channels are blocks of a vector.
     std::int64_t parts = 0, pairs = 0, tiles = 0, rows = 0, blocks = 0;
-    // The copy is [depth][row][column][channel]: numbers of a row, and of the whole with what tiles read
-    // behind it; it holds what so many slices of the result reach, or, if that is 0, lines of one slice.
-    std::int64_t line = 0, copy = 0, slices = 0, lines = 0;
+    // The copy is [depth][row][column][channel]: numbers of a row, of the whole, and of the tail
+    // of it that tiles read behind; it holds what so many slices of the result reach, or, if that is 0, lines
+    // of one slice.
+    std::int64_t line = 0, copy = 0, tail = 0, slices = 0, lines = 0;
     // Packed weights of two blocks of channels: [row of the kernel][part][pair][channel][2].
     std::int64_t weights = 0;
 };

@@ -61,9 +61,7 @@ struct Chunk {
 
 class Lines {
   public:
-    explicit Lines(const TiledLines& a) : a_(a), s_(a.shape) {
-        std::fill_n(a_.copy, s_.copy, Bits{0});  // what tiles read behind the copy is finite
-    }
+    explicit Lines(const TiledLines& a) : a_(a), s_(a.shape) {}
 
     void run() {
         const AmxTiles tiles(static_cast<int>(s_.rows), static_cast<int>(s_.pairs));
@@ -101,6 +99,7 @@ class Lines {
                 const bool inside = z >= 0 && z < s_.in[0] && y >= 0 && y < s_.in[1];
                 lay_line(inside ? a_.x + c.image * volume : nullptr, z * s_.in[1] + y, to);
             }
+        std::fill_n(to, s_.tail, Bits{0});  // zeros of the weights meet what is finite
     }
 
     // Row `row` of an image, or one of padding.

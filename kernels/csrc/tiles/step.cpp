@@ -54,7 +54,8 @@ TiledConv planned(TiledConv s) {
     while (s.lines < s.out[1] && reach(s, 0, 1) * reach(s, 1, s.lines + 1) * s.line <= kBudget) ++s.lines;
     const std::int64_t laid =
         s.slices ? reach(s, 0, s.slices) * slice : reach(s, 0, 1) * reach(s, 1, s.lines) * s.line;
-    s.copy = rounded_up(laid + kTileRows * s.stride[2] * s.channels + 2 * kTilePairs * s.parts, 32);
+    s.tail = kTileRows * s.stride[2] * s.channels + 2 * kTilePairs * s.parts;
+    s.copy = rounded_up(laid + s.tail, 32);
     return s;
 }
 
