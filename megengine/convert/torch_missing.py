@@ -94,8 +94,8 @@ def _decompositions(torch: Any) -> Table:
         aten.adaptive_avg_pool3d.default: lambda x, size: _by_windows(torch, x, size, torch.mean),
         aten.cummax.default: lambda x, dim: _extremes(torch, x, dim, torch.maximum),
         aten.cummin.default: lambda x, dim: _extremes(torch, x, dim, torch.minimum),
-        aten.cumprod.default: lambda x, dim, *, dtype=None: (
-            _scan(torch, x.to(dtype or x.dtype), dim, torch.mul) if x.is_floating_point() else NotImplemented
+        aten.cumprod.default: lambda x, dim, *, dtype=None: _scan(
+            torch, x.to(dtype or (x.dtype if x.is_floating_point() else torch.int64)), dim, torch.mul
         ),
         aten.kthvalue.default: lambda x, k, dim=-1, keepdim=False: _in_order(torch, x, k - 1, dim, keepdim),
         aten.median.dim: lambda x, dim, keepdim=False: _in_order(torch, x, (x.shape[dim] - 1) // 2, dim, keepdim),

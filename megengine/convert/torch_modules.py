@@ -14,6 +14,7 @@ from megengine.convert.torch_examples import Examples
 from megengine.convert.torch_missing import exported_again
 from megengine.convert.torch_results import nesting_of
 from megengine.convert.torch_small_numbers import optimized
+from megengine.convert.torch_types import in_their_type
 from megengine.core.errors import ArgumentError, MegEngineError, MissingImportError, UnsupportedError
 from megengine.core.text import one_line
 from megengine.tensor import Tensor
@@ -103,7 +104,7 @@ def _read(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any
     errors: list[Exception] = []
     for export in (_exported, exported_again):
         try:
-            with bags_by_axes(torch):
+            with bags_by_axes(torch), in_their_type(torch):
                 program = optimized(export(torch, module, inputs, named, dynamic_shapes))
             net = load(program.model_proto)
             away = examples.distance(net)

@@ -49,6 +49,7 @@ def ints(*values):
     [
         (one("TopK", X, {"k": ints(5)}), r"k is \(5,\); expected 0 to 4"),
         (one("OneHot", X, {"d": ints(-1), "v": ints(0, 1)}), r"its depth is \(-1,\); expected one number of classes"),
+        (one("Softmax", {"x": ("i8", (2,))}), "its input is int64; expected real numbers, .* put a Cast to float"),
         (one("EyeLike", X), r"its input is \(2, 3, 4\); expected a matrix"),
         (one("EyeLike", {"x": ("f4", (2, 3))}, dtype=TensorProto.STRING), "has the data type STRING, which is not"),
         (one("Compress", X, {"c": np.ones(9, bool)}, axis=1), "its condition has 9 values for an axis of 3"),

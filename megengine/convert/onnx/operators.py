@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from megengine.convert.onnx.bodies import FOLDED_ONLY, has_body
-from megengine.convert.onnx.context import QUANTIZED, RULES, OnnxNode, Value
+from megengine.convert.onnx.context import QUANTIZED, RULES, OnnxNode, Value, spec_of
 from megengine.convert.onnx.control import CONTROL
 from megengine.convert.onnx.reading import operator_name, stored_names
+from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.errors import FileFormatError, nearest
 from megengine.core.text import counted
 from megengine.dispatch import OnnxRule, Op, registry
@@ -42,6 +44,7 @@ def made_of(node: OnnxNode) -> Any:
     rule, op = RULES.get(node.op_type), record_of(node.op_type)
     if not (op.moves if rule is None and op is not None else node.op_type in QUANTIZED):
         node = replace(node, inputs=[node.stored(x) for x in node.inputs])
+    _refuse_integers(node)
     if rule is not None:
         return rule(node)
     # its rule takes the same inputs, renamed attributes and ONNX's defaults
@@ -63,6 +66,28 @@ def made_of(node: OnnxNode) -> Any:
 def like(node: OnnxNode, op_type: str, *inputs: Value | None, **attrs: Any) -> Value:
     """What another operator makes of inputs, with this node's attributes."""
     return made_of(replace(node, op_type=op_type, inputs=list(inputs), attrs={**node.attrs, **attrs}))
+
+
+def _refuse_integers(node: OnnxNode) -> None:
+    """Raises FileFormatError for integers that ONNX does not let the operator read: its results would be rounded."""
+    if not (_reads_reals_alone(node.op_type) and node.inputs and node.inputs[0] is not None):
+        return
+    dtype = spec_of(node.inputs[0]).dtype
+    if not (dtype is None or isinstance(dtype, QuantizedDType) or is_float(dtype)):
+        raise node.fail(
+            f"its input is {dtype}; expected real numbers, as ONNX defines it; put a Cast to float before it"
+        )
+
+
+@cache
+def _reads_reals_alone(op_type: str) -> bool:
+    """Whether the newest definition of a standard operator takes no integers as its first input."""
+    import onnx
+
+    if not onnx.defs.has(op_type):
+        return False
+    inputs = onnx.defs.get_schema(op_type).inputs
+    return bool(inputs) and not any("int" in kind or "bool" in kind for kind in inputs[0].types)
 
 
 def _defaults(op_type: str, opset: int) -> dict[str, Any]:
