@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from onnx import AttributeProto, TensorProto, ValueInfoProto, helper, numpy_helper, save_model
 
-from megengine.convert.onnx import export, load
+from megengine.convert.onnx import export, folding, load
+from megengine.convert.onnx.inferred_specs import inferred_specs
 from megengine.core.errors import FileFormatError
 from tests.helpers.onnx_runtime import answers, session_of
 
@@ -284,3 +285,34 @@ def test_memory_that_ends_while_a_node_is_read_is_said(monkeypatch):
     monkeypatch.setattr("megengine.convert.onnx.importer.made_of", none_left)
     with pytest.raises(FileFormatError, match="node 'y': there is not enough memory for it .Unable to allocate 512"):
         load(model([node("Relu", "x", "y")]))
+
+
+def test_constants_that_a_file_computes_have_a_limit_together(monkeypatch):
+    monkeypatch.setattr(folding, "MAX_BYTES", 1 << 16)
+    nodes = [node("ConstantOfShape", "s", f"c{k}") for k in range(12)]
+    made = model(
+        [*nodes, node("Sum", " ".join(["x", *(f"c{k}" for k in range(12))]), "y")], [stored("s", [1024, 2, 3])]
+    )
+    with pytest.raises(FileFormatError, match="^ConstantOfShape node 'c2': the constants that the file computes take"):
+        load(made)
+    monkeypatch.undo()
+    assert load(made)(VALUES).shape == (1024, 2, 3)
+
+
+def test_constants_that_double_are_not_carried_through_the_inference():
+    """Behind a node that is refused, the shapes of others are those that ONNX infers."""
+    doubled = [node("Concat", f"d{k} d{k}", f"d{k + 1}", axis=0) for k in range(40)]
+    made = model([*doubled, node("Add", "x x", "y")], [stored("d0", np.array([1, 2]))], outputs=[])
+    made.graph.output.add().name = "d40"
+    assert inferred_specs(made, {})["y"].shape == (2, 3)
+
+
+def test_a_loop_that_nothing_ends_is_refused():
+    kinds = {"i": (TensorProto.INT64, []), "on": (TensorProto.BOOL, []), "more": (TensorProto.BOOL, [])}
+    kinds |= dict.fromkeys("vw", (TensorProto.FLOAT, [2, 3]))
+    infos = {name: helper.make_tensor_value_info(name, *kind) for name, kind in kinds.items()}
+    inputs, outputs = [infos[n] for n in ("i", "on", "v")], [infos[n] for n in ("more", "w")]
+    body = helper.make_graph([node("Identity", "on", "more"), node("Add", "v v", "w")], "body", inputs, outputs)
+    made = model([helper.make_node("Loop", ["", "", "x"], ["y"], body=body)])
+    with pytest.raises(FileFormatError, match="^Loop node 'y': it has no number of rounds, and its body always asks"):
+        load(made)

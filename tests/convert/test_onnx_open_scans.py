@@ -79,3 +79,30 @@ def test_rounds_of_a_loop_that_nothing_ends_are_a_length():
     calls = [[RNG.standard_normal((b, 3)).astype(np.float32)] for b in (1, 4)]
     net = check(wrapped(nodes, [("x", 1, ["b", 3])], ["y"]), calls)
     assert str(net.graph.outputs[0].spec) == "float32[b, 6]"
+
+
+@pytest.mark.parametrize(("step", "limit", "rows"), [(1, "", "b"), (2, "", "(b + 1)//2"), (1, "two", "least")])
+def test_rounds_of_a_loop_whose_condition_counts_to_a_length(step, limit, rows):
+    """torch.onnx.export(dynamo=True) of EmbeddingBag: while index < bags: index += 1."""
+    turn = [
+        node("Gather", ["x", "at"], ["r"]),
+        node("Neg", ["r"], ["o"]),
+        node("Constant", [], ["step"], value_int=step),
+        node("Add", ["at", "step"], ["then"]),
+        node("Less", ["then", "n"], ["more"]),
+    ]
+    body = helper.make_graph(
+        turn, "turn", [info("i", 7, ()), info("on", 9, ()), info("at", 7, ())],
+        [info("more", 9, ()), info("then", 7, ()), info("o", 1, None)],
+    )  # fmt: skip
+    nodes = [
+        node("Shape", ["x"], ["s"], start=0, end=1),
+        node("Squeeze", ["s"], ["n"]),
+        node("Constant", [], ["zero"], value_int=0),
+        node("Constant", [], ["two"], value_int=2),
+        node("Less", ["zero", "n"], ["any"]),
+        node("Loop", [limit, "any", "zero"], ["last", "y"], body=body),
+    ]
+    calls = [[RNG.standard_normal((b, 3)).astype(np.float32)] for b in (1, 4, 5)]
+    net = check(wrapped(nodes, [("x", 1, ["b", 3])], ["y"]), calls)
+    assert rows in str(net.graph.outputs[0].spec)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.convert.onnx.context import Group, OnnxNode, Value, spec_of
+from megengine.convert.onnx.counted_rounds import counted_rounds, goes_on_always
 from megengine.convert.onnx.open_values import is_open_array
 from megengine.core.dtype import storage_of
 from megengine.core.errors import FileFormatError
-from megengine.core.sizes import is_open, largest, name_of, named, whole
+from megengine.core.sizes import is_open, name_of, named
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
@@ -189,6 +190,8 @@ def _looped(node: OnnxNode, separate: Separate) -> Sequence[Any]:
         return separate(body, (*_ROUND, *taken), "body")
 
     part = once(specs)
+    if node.optional(0) is None and goes_on_always(part.graph):
+        raise node.fail("it has no number of rounds, and its body always asks for another one; expected one that ends")
     after = [n.spec for n in part.graph.outputs[1 : 1 + len(first)]]
     opened = [_opened(node, k, *pair) for k, pair in enumerate(zip(specs, after, strict=True))]
     if opened != specs:
@@ -196,7 +199,8 @@ def _looped(node: OnnxNode, separate: Separate) -> Sequence[Any]:
     outer = _with_the_same_inputs([part])
     ends = [node.as_node(value) for value in (node.optional(0), node.optional(1)) if value is not None]
     flags: dict[str, Any] = {"limited": node.optional(0) is not None, "asked": node.optional(1) is not None}
-    if (length := _number_of_rounds(node, part)) is not None:
+    values = [state for state in states if not isinstance(state, Group)]
+    if (length := counted_rounds(node.optional(0), node.optional(1), values, part.graph)) is not None:
         flags["rounds"] = length
     made = node.apply("loop", *ends, *first, *outer, body=Body(part.graph), states=len(first), **flags)
     made = made if isinstance(made, tuple) else (made,)
@@ -204,18 +208,6 @@ def _looped(node: OnnxNode, separate: Separate) -> Sequence[Any]:
     last, grown = iter(made[: len(first)]), iter(made[len(first) + scans :])
     kept = [Group([], rows=next(grown)) if isinstance(state, Group) else next(last) for state in states]
     return [*kept, *made[len(first) : len(first) + scans]]
-
-
-def _number_of_rounds(node: OnnxNode, part: Apart) -> int | None:
-    """How many rounds a loop makes that nothing ends before its limit, where that follows from open sizes."""
-    limit, going, more = node.optional(0), node.optional(1), part.graph.outputs[0].expr
-    goes_on = part.graph.outputs[0] is part.graph.inputs[1] or (
-        isinstance(more, Constant) and bool(more.value.numpy().all())
-    )
-    started = going is None or (isinstance(going, np.ndarray) and not is_open_array(going) and bool(going.all()))
-    if not goes_on or not started or not isinstance(limit, np.ndarray) or limit.size != 1:
-        return None
-    return largest(0, whole(limit.reshape(-1)[0]))
 
 
 _ROUND = (TensorSpec((), np.dtype(np.int64)), TensorSpec((), np.dtype(np.bool_)))

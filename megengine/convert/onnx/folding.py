@@ -26,6 +26,24 @@ BOUNDED = ("Add", "Cast", "Concat", "Div", "Equal", "Gather", "Mul", "Reshape", 
 BOUNDED += ("Transpose", "Unsqueeze", "Where")
 LENGTHS = 64  # most numbers of an input that may be lengths
 MAX_VALUES = 1 << 28  # most values of a folded constant: a few bytes of a file must not fill the memory
+MAX_BYTES = 4 << 30  # of all folded constants, and a multiple of what the file stores
+TIMES_STORED = 8
+
+
+class Budget:
+    """Bytes that the constants which are computed for a file may take together."""
+
+    def __init__(self, stored: int) -> None:
+        self.most = self.left = MAX_BYTES + TIMES_STORED * stored
+
+    def spend(self, node: "onnx.NodeProto", made: list[np.ndarray]) -> None:
+        """Raises FileFormatError when the results of a node are too many after those of others."""
+        self.left -= sum(value.nbytes for value in made)
+        if self.left < 0:
+            raise FileFormatError(
+                f"{label(node)}: the constants that the file computes take more than {counted(self.most, 'byte')} "
+                f"together; expected at most {MAX_BYTES >> 30} GiB and {TIMES_STORED} times what it stores"
+            )
 
 
 def constant_of(node: "onnx.NodeProto", folder: Path | None) -> np.ndarray:

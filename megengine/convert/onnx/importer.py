@@ -37,7 +37,8 @@ from megengine.convert.onnx.context import MAX_ELEMENTS, Group, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL, Apart
 from megengine.convert.onnx.dynamic_lstm import definition
 from megengine.convert.onnx.examples import SCALES, Examples, at_usual_sizes
-from megengine.convert.onnx.folding import constant_of, fold
+from megengine.convert.onnx.folding import Budget, constant_of, fold
+from megengine.convert.onnx.inferred_specs import inferred_specs
 from megengine.convert.onnx.inputs import Lengths, has_formula, input_spec, known_input, lengths_of, of_group
 from megengine.convert.onnx.older_forms import FIRST, in_modern_form
 from megengine.convert.onnx.open_folding import fold_open
@@ -201,6 +202,7 @@ class _Importer:
         unknown, refused = unknown_operators(source, max(self.opset, FIRST), self.fixed)
         for name, array in self.stored:
             self._define(name, array)
+        self.budget = Budget(self.model.ByteSize() + sum(array.nbytes for _, array in self.stored))
         self._inputs()
         for index, node in enumerate(source.node):
             try:
@@ -211,7 +213,7 @@ class _Importer:
                 else:
                     self.missing.update(node.output)
             except FileFormatError as error:
-                if not self.listing:
+                if not self.listing or self.budget.left < 0:
                     raise
                 refused.append(error)
                 self._stand_in(node)
@@ -236,23 +238,8 @@ class _Importer:
 
     @cached_property
     def _inferred(self) -> dict[str, TensorSpec]:
-        """Shapes and dtypes of values that ONNX finds, for the given inputs."""
-        import onnx
-
-        model = onnx.ModelProto()
-        model.CopyFrom(self.model)
-        for item in model.graph.input:
-            if isinstance(value := self.values.get(item.name), TensorNode):
-                item.CopyFrom(
-                    onnx.helper.make_tensor_value_info(item.name, item.type.tensor_type.elem_type, value.shape)
-                )
-        found = {}
-        try:
-            for item in onnx.shape_inference.infer_shapes(model, data_prop=True).graph.value_info:
-                found[item.name] = input_spec(item, None)
-        except Exception:  # what ONNX finds wrong is said by the rules, or follows from a refused node
-            return found
-        return found
+        nodes = {name: value for name, value in self.values.items() if isinstance(value, TensorNode)}
+        return inferred_specs(self.model, nodes)
 
     def _define(self, name: str, value: Any) -> None:
         if name in self.values.maps[0]:
@@ -396,6 +383,7 @@ class _Importer:
             known = [value for value in inputs if value is None or isinstance(value, np.ndarray)]
             is_open = any(map(is_open_array, known))
             if len(known) == len(inputs) and not is_open and (folded := fold(node, onnx_node)) is not None:
+                self.budget.spend(node, folded)
                 return folded
             if len(known) == len(inputs) and is_open and (folded := fold_open(onnx_node)) is not None:
                 return folded
