@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from megengine import functional as F
 from megengine.convert.onnx.open_values import is_open_array
 from megengine.core.sizes import largest, least, whole
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.patterns import call, constant_value, match
 
-_LESS, _SUM, _ONES, _ADD, _RESHAPED = (call(op) for op in ("less", "sum", "broadcast_to", "add", "reshape"))
+_LESS, _SUM, _ONES, _ADD, _RESHAPED = map(call, (F.less, F.sum, F.broadcast_to, F.add, F.reshape))
 
 
 def counted_rounds(limit: Any, going: Any, states: Sequence[Any], body: InternalGraph) -> int | None:
