@@ -196,7 +196,7 @@ def _message(error: BaseException) -> str:
 
 
 def run() -> None:
-    """Run the command line; SIGTERM ends as cleanly as Ctrl-C."""
+    """Run the command line; SIGTERM and SIGHUP end as cleanly as Ctrl-C."""
     try:
         interrupts.begin()
         status = group.main(prog_name="mge-quantize", standalone_mode=False)

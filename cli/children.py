@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from megengine._early import ENDS
+
 
 @contextmanager
 def child(command: list[str], **options: Any) -> Iterator[subprocess.Popen]:
@@ -44,7 +46,7 @@ def finished(command: list[str], *, cwd: Path | None = None, seconds: float = 90
 def _interrupts_wait() -> Iterator[None]:
     """Delay interrupts to the end of the body: inside of `Popen` they would leave a running program behind."""
     received: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    numbers = (signal.SIGINT, *ENDS) if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.signal(number, lambda number, frame: received.append(number)) for number in numbers}
     try:
         yield

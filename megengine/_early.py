@@ -12,11 +12,12 @@ import time
 from typing import Any
 
 AGAIN = 0.01  # seconds until a waiting interrupt is tried again
+ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has no SIGHUP
 PATIENCE = 1.0  # seconds after the first interrupt from which another one ends the process
 
 
 class Interrupts:
-    """Handlers of SIGINT and SIGTERM that raise KeyboardInterrupt, but not into an import."""
+    """Handlers of SIGINT, SIGTERM and SIGHUP that raise KeyboardInterrupt, but not into an import."""
 
     def __init__(self) -> None:
         self.begun = self.raised = False
@@ -30,7 +31,9 @@ class Interrupts:
     def begin(self) -> None:
         """From here on interrupts are raised; one that waits is raised now."""
         self.hold()
-        signal.signal(signal.SIGTERM, self._hear)
+        for number in ENDS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, self._hear)
         signal.signal(signal.SIGALRM, self._look_again)
         self.begun = True
         if self._held is not None:
@@ -39,7 +42,7 @@ class Interrupts:
     def end(self) -> None:
         """From here on they end the process, without a message."""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, *ENDS):
             if signal.getsignal(number) == self._hear:
                 signal.signal(number, signal.SIG_DFL)
 

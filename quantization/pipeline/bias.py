@@ -21,16 +21,20 @@ def mean_error(
     A layer is linear, so the mean of its output is its output for the mean input: the mean of every channel of the
     input of the float network (`seen`), in all places, with the layer's own borders. The integers of the input are
     off by the mean error of rounding all its values to `dtype` (None where weights alone are integers). The error is
-    the layer's own, so corrections of all layers can be applied at once.
+    the layer's own, so corrections of all layers can be applied at once. It is 0 where sums pass float32, as those of
+    values of 1e38 do.
     """
     w, exact = layer.inputs[1].expr.value.numpy(), _even(layer, seen.means.value).astype(np.float32)
     kept = real_weight(layer, weight)
     rounded = exact if dtype is None else exact + np.float32(rounding_error(seen, dtype))
     attrs = layer.attrs_at_example
-    results = [apply(layer.op, Tensor(x), Tensor(v), **attrs).numpy() for x, v in ((exact, w), (rounded, kept))]
+    with np.errstate(over="ignore", invalid="ignore"):
+        results = [apply(layer.op, Tensor(x), Tensor(v), **attrs).numpy() for x, v in ((exact, w), (rounded, kept))]
     channel = results[0].ndim - 1 if layer.record.rows else 1
     axes = tuple(i for i in range(results[0].ndim) if i != channel)
-    return (results[0].astype(np.float64) - results[1]).mean(axis=axes)
+    with np.errstate(invalid="ignore"):
+        error = (results[0].astype(np.float64) - results[1]).mean(axis=axes)
+    return np.where(np.isfinite(error), error, 0.0)
 
 
 def _even(layer: Apply, means: np.ndarray) -> np.ndarray:

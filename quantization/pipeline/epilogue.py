@@ -61,6 +61,12 @@ def epilogue(
     return Epilogue(steps.astype(np.int32), np.ascontiguousarray(M), np.ascontiguousarray(B))
 
 
+def _reads(data: QuantizedDType) -> str:
+    """What a message says of the values that a layer reads."""
+    lo, hi = ((end - data.zero_point) * data.only_scale for end in (data.qmin, data.qmax))
+    return f" (it reads values from {lo:.3g} to {hi:.3g})"
+
+
 def _check(
     name: str, weight: np.ndarray, data: QuantizedDType, M: np.ndarray, B: np.ndarray, steps: np.ndarray
 ) -> None:
@@ -68,11 +74,14 @@ def _check(
     if bad.any():
         raise QuantizationError(
             f"{name}: multiplier of channel {int(np.argmax(bad))} is {M[bad][0]}; expected a normal positive float32. "
-            "Its scales are too small or too far apart: look at the weights of this layer, or exclude it"
+            f"Its scales are too small or too far apart{_reads(data)}: look at the weights of this layer and at the "
+            "calibration data, or exclude it"
         )
     if not np.isfinite(B).all():
         at = int(np.argmax(~np.isfinite(B)))
-        raise QuantizationError(f"{name}: bias of channel {at} is {B[at]} output steps; expected a finite number")
+        raise QuantizationError(
+            f"{name}: bias of channel {at} is {B[at]} output steps; expected a finite number{_reads(data)}"
+        )
     reach = max(data.qmax - data.zero_point, data.zero_point - data.qmin)
     taps = np.abs(weight.astype(np.int64)).reshape(len(weight), -1).sum(axis=1)
     largest = taps * max(reach, abs(data.qmax), abs(data.qmin)) + np.abs(steps)

@@ -61,7 +61,8 @@ class Judges:
     def noise(self, integer: InternalGraph) -> float:
         """Noise of a network's outputs beside the float network's, relative to their power, added over the outputs.
 
-        Infinite where results have other shapes, as they may if a length depends on values.
+        Infinite where results have other shapes, as they may if a length depends on values. Results of the float
+        network that are not finite are left out.
         """
         self._run_unseen()
         compiled: Any = plan.compile(integer, threads=self._threads)
@@ -70,8 +71,9 @@ class Judges:
             for at, (a, b) in enumerate(zip(one.exact or [], compiled(*one.arrays), strict=True)):
                 if a.shape != b.shape:
                     return math.inf
-                exact = np.asarray(a, np.float64)
-                noise[at] += np.square(exact - b).sum()
+                finite = np.isfinite(a)
+                exact = np.asarray(a, np.float64)[finite]
+                noise[at] += np.square(exact - b[finite]).sum()
                 power[at] += np.square(exact).sum()
         return float((noise / np.maximum(power, 1e-300)).sum())
 

@@ -170,6 +170,8 @@ def runs(process):
     return state != "Z"
 
 
+HEARD = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # which nohup leaves ignored
+
 # The moment in which the child runs and `Popen` has not returned: on a busy machine it lasts.
 POPEN = """
 import os, signal, subprocess
@@ -187,7 +189,7 @@ subprocess.Popen = Struck
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("early", [False, True], ids=["running", "beginning"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_while_a_download_runs(number, early, tmp_path):
     """The child that downloads ends too, and the cache holds nothing."""
     for name in ("apt-get", "dpkg-deb"):
@@ -197,7 +199,7 @@ def test_interrupted_while_a_download_runs(number, early, tmp_path):
         script.write_text(f"#!/bin/sh\n{told}\nexec sleep 600\n")
         script.chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "MEGENGINE_CACHE": f"{tmp_path}/cache"}
-    program = (POPEN.format(number=number.name) if early else "") + (
+    program = HEARD + (POPEN.format(number=number.name) if early else "") + (
         "from pathlib import Path\nfrom megengine.cli import assets, main\n"
         "assets.STAMPS_INSTALLED = Path('/nonexistent')\nmain()\n"
     )
