@@ -109,7 +109,10 @@ def samples_of(arrays: Sequence[np.ndarray], shapes: Sequence[tuple[int, ...]]) 
         [(1, 2, 2), (1, 2, 2), (1, 2, 2)]
     """
     counts = {array.shape[:1] for array in arrays}
-    one_sample = [(1, *array.shape[1:]) for array in arrays] == list(shapes)
+    one_sample = len(arrays) == len(shapes) and all(
+        not is_open(shape[:1]) and fits((1, *array.shape[1:]), shape)
+        for array, shape in zip(arrays, shapes, strict=True)
+    )
     if not one_sample or len(counts) != 1 or counts <= {(), (0,)}:
         yield tuple(arrays)
         return
