@@ -91,28 +91,60 @@ def _pictures(m: Found) -> TensorNode:
 _RAISED = call("conv_transpose3d", _X, _WEIGHT) | call("conv_transpose3d", _X, _WEIGHT, _BIAS)
 
 
-def _raised_pictures(m: Found) -> TensorNode | None:
-    """A transposed convolution whose steps in depth do not overlap, as one over height and width.
+def _raised_pictures(m: Found) -> TensorNode:
+    """A transposed convolution over depth, height and width as one over height and width.
 
-    The planes that its taps make of a plane are channels.
+    Planes of the result that lie a stride apart read the same planes of the operand, so a stride of them are the
+    channels of one picture; the planes that they read are the channels of its operand.
     """
-    attrs, name, x, weight = m.root.expr.attrs, m.root.name, m[_X], m[_WEIGHT].expr.value.numpy()
-    n, channels, depth, *size = x.shape
-    taps, out = weight.shape[2], m.root.shape[1]
-    apart = attrs["stride"][0] == taps and attrs["padding"][0] == (0, 0) and attrs["output_padding"][0] == 0
-    if not apart or (taps > 1 and attrs["dilation"][0] != 1):
-        return None
-    turned = m.apply("transpose", x, attrs={"perm": (0, 2, 1, 3, 4)}, name=f"{name}_planes")
-    pictures = m.apply("reshape", turned, attrs={"shape": (n * depth, channels, *size)}, name=f"{name}_pictures")
-    flat = weight.reshape(weight.shape[0], -1, *weight.shape[3:])
-    inputs = [pictures, m.constant(flat, f"{name}_weight")]
+    attrs, name, weight = m.root.expr.attrs, m.root.name, m[_WEIGHT].expr.value.numpy()
+    step, (before, _), gap = (attrs[k][0] for k in ("stride", "padding", "dilation"))
+    (n, out, depth), taps = m.root.shape[:3], weight.shape[2]
+    back = (taps - 1) * gap // step + 1
+    first, last = before // step, (before + depth - 1) // step
+    groups_of_planes = last - first + 1
+    flat = np.zeros((weight.shape[0], back, weight.shape[1], step, *weight.shape[3:]), weight.dtype)
+    for tap in range(taps):
+        flat[:, tap * gap // step, :, tap * gap % step] = weight[:, :, tap]
+    flat = flat.reshape(weight.shape[0] * back, weight.shape[1] * step, *weight.shape[3:])
+    inputs = [_planes_behind(m, back, first, last), m.constant(flat, f"{name}_weight")]
     if _BIAS in m:
-        inputs.append(m.constant(m[_BIAS].expr.value.numpy().repeat(taps, -1), f"{name}_bias"))
+        inputs.append(m.constant(m[_BIAS].expr.value.numpy().repeat(step, -1), f"{name}_bias"))
     window = {k: attrs[k][1:] for k in ("stride", "padding", "output_padding", "dilation")}
     y = m.apply("conv_transpose2d", *inputs, attrs={**window, "groups": attrs["groups"]}, name=f"{name}_layer")
-    y = m.apply("reshape", y, attrs={"shape": (n, depth, out, taps, *y.shape[2:])}, name=f"{name}_taps")
+    y = m.apply("reshape", y, attrs={"shape": (n, groups_of_planes, out, step, *y.shape[2:])}, name=f"{name}_steps")
     y = m.apply("transpose", y, attrs={"perm": (0, 2, 1, 3, 4, 5)}, name=f"{name}_depths")
-    return m.apply("reshape", y, attrs={"shape": m.root.shape}, name=f"{name}_volume")
+    shape = (n, out, groups_of_planes * step, *y.shape[4:])
+    y = m.apply("reshape", y, attrs={"shape": shape}, name=f"{name}_volume")
+    start = before - first * step
+    return y if shape[2] == depth else _cut(m, y, start, start + depth, f"{name}_cut")
+
+
+def _planes_behind(m: Found, back: int, first: int, last: int) -> TensorNode:
+    """Pictures of the planes first..last of the operand, whose channels are those of the planes up to `back` before."""
+    x, name = m[_X], m.root.name
+    n, channels, depth, *size = x.shape
+    front, rear = max(0, back - 1 - first), max(0, last - depth + 1)
+    if front or rear:
+        widths = ((0, 0), (0, 0), (front, rear), (0, 0), (0, 0))
+        x = m.apply("pad", x, attrs={"widths": widths, "mode": "constant", "value": 0.0}, name=f"{name}_padded")
+    planes = []
+    for at in range(back):
+        start = first - at + front
+        whole = (start, last + 1 - at + front) == (0, x.shape[2])
+        plane = x if whole else _cut(m, x, start, last + 1 - at + front, f"{name}_plane")
+        shape = (n, channels, 1, last - first + 1, *size)
+        planes.append(m.apply("reshape", plane, attrs={"shape": shape}, name=f"{name}_plane"))
+    wide = planes[0] if back == 1 else m.apply("concat", *planes, attrs={"axis": 2}, name=f"{name}_planes")
+    turned = m.apply("transpose", wide, attrs={"perm": (0, 3, 1, 2, 4, 5)}, name=f"{name}_pictures")
+    shape = (n * (last - first + 1), channels * back, *size)
+    return m.apply("reshape", turned, attrs={"shape": shape}, name=f"{name}_pictures")
+
+
+def _cut(m: Found, x: TensorNode, start: int, stop: int, name: str) -> TensorNode:
+    """Planes start..stop of a volume."""
+    cut = {"starts": (0, 0, start, 0, 0), "stops": (*x.shape[:2], stop, *x.shape[3:]), "steps": (1,) * 5}
+    return m.apply("slice", x, attrs=cut, name=name)
 
 
 _POOL = call("pool", _X, largest=True)

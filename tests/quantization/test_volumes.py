@@ -36,6 +36,25 @@ RAISED = {
         "bias": False,
     },
     "raised_in_height": {"in_channels": 2, "out_channels": 3, "kernel_size": (1, 2, 2), "stride": (1, 2, 2)},
+    "raised_with_overlaps": {"in_channels": 3, "out_channels": 4, "kernel_size": 3, "stride": 2, "padding": 1},
+    "raised_to_twice": {
+        "in_channels": 2,
+        "out_channels": 3,
+        "kernel_size": 3,
+        "stride": 2,
+        "padding": 1,
+        "output_padding": 1,
+    },
+    "raised_in_even_taps": {
+        "in_channels": 4,
+        "out_channels": 6,
+        "kernel_size": (4, 2, 2),
+        "stride": (2, 2, 1),
+        "padding": (3, 0, 1),
+        "groups": 2,
+    },
+    "raised_with_gaps": {"in_channels": 2, "out_channels": 3, "kernel_size": 3, "stride": (3, 1, 1), "dilation": 2},
+    "raised_apart": {"in_channels": 2, "out_channels": 3, "kernel_size": 1, "stride": 2, "output_padding": 1},
 }
 
 
