@@ -241,21 +241,22 @@ class _Annotator:
             anywhere = self._kind(expr) in _ANYWHERE
             if id(expr) in self.integer and not anywhere and not self._reached(expr):
                 self._leave(expr, "no integer layer stands before it")
-        judged: set[int] = set()  # ops from whose results choices alone follow
+        judged: set[int] = set()  # ops from whose results choices follow
         for expr in reversed(self.exprs):
             if self._is_judged(expr, judged):
                 judged.add(id(expr))
             if id(expr) not in self.integer or self._rule(expr).scans or self._used(expr.output):
                 continue
-            if id(expr) in judged and self._rule(expr).pointwise and not is_bias(expr):
-                self._leave(expr, "choices alone follow from it, which steps would change")
+            if id(expr) in judged and self._kind(expr) not in ("function", "softmax") and not is_bias(expr):
+                self._leave(expr, "choices follow from it, which steps would change")
             elif self._ends(expr):
                 self._leave(expr, "no integer layer stands after it")
 
     def _is_judged(self, expr: Expr, judged: set[int]) -> bool:
-        """True for an op from whose result choices alone follow (argmin, comparisons), behind others of each number."""
+        """True for an op that only choices read (argmin, comparisons, top-k), perhaps behind other such ops."""
         rule, out = self._rule(expr), expr.outputs[0]
-        if not (rule.pointwise or rule.kind in ("", "function", "shape", "softmax")) or not out.users:
+        follows = rule.pointwise or rule.averages or rule.kind in ("", "function", "shape", "softmax", "product")
+        if not follows or not out.users:
             return False
         readers = [self._root(u) for u in out.users]
         return id(out) not in self.outputs and all(id(r) in judged or _chooses(r) for r in readers)
@@ -494,6 +495,6 @@ class _Annotator:
 
 
 def _chooses(expr: Expr) -> bool:
-    """True for an op that reads numbers, and gives indices or truth values."""
+    """True for an op that reads numbers, and gives indices or truth values, perhaps beside the numbers (top-k)."""
     used = [n for n in expr.outputs if n.users or any(n is one for one in n.graph.outputs)]
-    return isinstance(expr, Apply) and bool(used) and not any(is_float(n.dtype) for n in used)
+    return isinstance(expr, Apply) and any(not is_float(n.dtype) for n in used)

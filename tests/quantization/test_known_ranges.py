@@ -75,6 +75,31 @@ def test_choices_follow_from_floats():
     assert (run(graph, x)[0] == run(model.integer_graph, x)[0]).mean() > 0.9
 
 
+@pytest.mark.parametrize("choice", ["argmin", "topk", "greater"])
+def test_products_from_which_choices_follow_are_float(choice):
+    """Distances between computed points: in 8 bits the nearest point to each is not the point itself."""
+    b = Builder((24, 16))
+    turned = {"transpose_a": False, "transpose_b": True}
+    z = b.op("matmul", b.x, b.constant((16, 4), 0.3), label="z", transpose_a=False, transpose_b=False)
+    near = b.op("matmul", b.op("mul", z, b.g.constant(np.float32(-2))), z, label="near", **turned)
+    own = b.op("sum", b.op("mul", z, z), axis=(1,), keepdims=False)
+    far = b.op("add", near, b.op("reshape", own, shape=(24, 1)), label="far")
+    far = b.op("add", far, b.op("reshape", own, shape=(1, 24)), label="all")
+    if choice == "argmin":
+        made = [b.op("argmin", far, axis=1, keepdims=False, label="which")]
+    elif choice == "topk":
+        made = b.op("topk", far, k=1, descending=False, label="which")  # the distances are results, too
+    else:
+        made = [b.op("greater", far, b.g.constant(np.float32(1e-3)), label="which")]
+    graph = b.done(*made)
+    model = quantize_model(graph, b.data())
+    reasons = {one.name: one.reason for one in model.report.floating}
+    assert reasons["near"] == "choices follow from it, which steps would change"
+    integer = compile_plan(model.integer_graph)(b.data(1, seed=4)[0])
+    got = np.argmin(integer[0], 1) if choice == "greater" else integer[-1]
+    np.testing.assert_array_equal(np.ravel(got), np.arange(24))
+
+
 _BODY = (
     "(int64 i, bool go, float[2,4] h) => (bool o, float[2,4] p) { o = Identity (go) q = MatMul (h, w) p = Tanh (q) }"
 )
