@@ -113,8 +113,8 @@ _WIDENED = call("cast", _HALF)
 
 def _affine_of_half(m: Found) -> TensorNode:
     """With the mean in the last term. What that rounds is far below a step of the 16 bits that x has."""
-    y = m.apply("mul", m[_X], m.constant(_line(m)[0], "of_batch_norm"))
-    return m.apply("add", y, m.constant(_line(m)[1], "of_batch_norm"), name=m.root.name)
+    factor, term = (m.constant(numbers, "of_batch_norm") for numbers in _line(m))
+    return m.apply("add", m.apply("mul", m[_X], factor), term, name=m.root.name)
 
 
 def _line(m: Found) -> tuple[np.ndarray, np.ndarray]:
