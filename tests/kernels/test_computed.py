@@ -95,3 +95,10 @@ def test_weights_of_bfloat16_are_read():
         "conv2d", *(v.astype("float32").numpy() for v in given), {**PLAIN, "padding": ((0, 0),) * 2, "groups": 1}
     )
     np.testing.assert_allclose(np.asarray(made(*given)[0]), wanted, atol=0.01 * np.abs(wanted).max())
+
+
+def test_constant_weights_need_a_bias():
+    weights, shapes = np.zeros((4, 3, 3, 3), np.float32), [[1, 3, 8, 8], [1, 4, 6, 6], [3, 3]]
+    geometry = [[1, 1], [1, 1], [0, 0], [0, 0]]
+    with pytest.raises(ValueError, match="window_step: a bias beside weights expected"):
+        onednn._module.window_step(shapes, 1, geometry, "float32", weights, None, False)
