@@ -199,9 +199,13 @@ def test_interrupted_while_a_download_runs(number, early, tmp_path):
         script.write_text(f"#!/bin/sh\n{told}\nexec sleep 600\n")
         script.chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "MEGENGINE_CACHE": f"{tmp_path}/cache"}
-    program = HEARD + (POPEN.format(number=number.name) if early else "") + (
-        "from pathlib import Path\nfrom megengine.cli import assets, main\n"
-        "assets.STAMPS_INSTALLED = Path('/nonexistent')\nmain()\n"
+    program = (
+        HEARD
+        + (POPEN.format(number=number.name) if early else "")
+        + (
+            "from pathlib import Path\nfrom megengine.cli import assets, main\n"
+            "assets.STAMPS_INSTALLED = Path('/nonexistent')\nmain()\n"
+        )
     )
     command = [sys.executable, "-c", program, "demo", "-o", "out.html"]
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
