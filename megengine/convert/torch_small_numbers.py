@@ -15,6 +15,7 @@ def optimized(program: Any) -> Any:
     """The program, which the exporter did not optimise, after its optimiser."""
     from onnxscript import ir
 
+    node: Any
     for node in list(ir.traversal.RecursiveGraphIterator(program.model.graph)):
         if node.op_type in ("Add", "Sub") and any(_is_small(ir, value) for value in node.inputs):
             if node.op_type == "Sub":
