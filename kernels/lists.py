@@ -119,7 +119,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "avg_pool2d": (pooling.own_avg_pool2d, pooling.own_planes_avg_pool2d),
     "fused_channel_mean": (floating.own_channel_mean,),
     "pool": (pooling.own_pool,),
-    "recurrent": (recurrent.own_recurrent, recurrent.own_recurrent_rows),
+    "recurrent": (recurrent.own_recurrent, recurrent.own_recurrent_halves, recurrent.own_recurrent_rows),
     "batch_norm_training": (training.own_batch_norm_training,),
     "batch_norm_training_backward": (training.own_batch_norm_training_backward,),
     # ---------------------------------------------------------------- sums of one order

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, storage_of
-from megengine.kernels import _core, memory
+from megengine.core.dtype import QuantizedDType, bfloat16, storage_of
+from megengine.kernels import _core, isa, memory
 from megengine.kernels.int8 import clamp_list, tensor_list
 from megengine.kernels.kernel import EagerKernel, StepKernel
 from megengine.kernels.native import StepCache
-from megengine.kernels.problem import Problem
+from megengine.kernels.problem import Problem, no_elements
 
 _F32 = np.dtype(np.float32)
 
@@ -30,6 +30,19 @@ def _float_usable(problem: Problem) -> str | None:
 def _in_rows(problem: Problem) -> str | None:
     """Plans ask for a lifted problem where values lie in rows, as the step takes them."""
     return "the results of 4 axes lie channels-last" if problem.outputs[0].ndim == 4 else _float_usable(problem)
+
+
+def _halves_in_rows(problem: Problem) -> str | None:
+    values = [s for s in (*problem.inputs, *problem.outputs) if s.dtype.kind != "i"]  # all but the lengths
+    if wrong := sorted({str(s.dtype) for s in values if s.dtype != bfloat16}):
+        return f"bfloat16 only, got {', '.join(wrong)}"
+    if problem.attrs.get("state") is not None:
+        return "the state is rounded to integers"
+    if not isa.has("amx"):
+        return f"needs AMX, active is {isa.active()}"
+    if problem.outputs[0].ndim == 4:
+        return "the results of 4 axes lie channels-last"
+    return no_elements(problem)
 
 
 def _constant_weights(problem: Problem, constants: dict[int, np.ndarray]) -> str | None:
@@ -54,6 +67,13 @@ def _make(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> A
     lengths = [*problem.inputs[0].shape[-3:], problem.inputs[2].shape[-1]]
     state = problem.attrs.get("state")
     return _core.recurrent_step(_layer(problem), lengths, w, r, None if state is None else _state(state), threads)
+
+
+def _make_halves(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    """The products of the inputs in bfloat16, what follows in float32; results are rounded once."""
+    w, r = (np.ascontiguousarray(constants[i]).reshape(problem.inputs[i].shape[-3:]) for i in (1, 2))
+    lengths = [*problem.inputs[0].shape[-3:], problem.inputs[2].shape[-1]]
+    return _core.halves_recurrent_step(_layer(problem), lengths, memory.bits(w), r.astype(_F32), threads)
 
 
 _steps = StepCache(_make)
@@ -98,6 +118,9 @@ def _integer_in_rows(problem: Problem) -> str | None:
 
 own_recurrent = EagerKernel("own_recurrent", _run, _float_usable)
 own_recurrent_rows = StepKernel("own_recurrent_rows", _make, _in_rows, packs=(1, 2), accepts=_constant_weights)
+own_recurrent_halves = StepKernel(
+    "own_recurrent_halves", _make_halves, _halves_in_rows, packs=(1, 2), accepts=_constant_weights
+)
 int8_recurrent = EagerKernel("int8_recurrent", _run_integer, _integer_usable)
 int8_recurrent_rows = StepKernel(
     "int8_recurrent_rows", _make_integer, _integer_in_rows, packs=(1, 2), accepts=_constant_weights

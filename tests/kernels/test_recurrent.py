@@ -6,7 +6,7 @@ import pytest
 from megengine.core.dtype import bfloat16, qint8, quantized, quint8, storage_of
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply, get_op, infer
-from megengine.kernels import _core, isa
+from megengine.kernels import _core, isa, memory
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.ops.recurrent import recurrent_attrs
@@ -30,18 +30,24 @@ def case(cell, size, direction="bidirectional", **attrs):
     )
 
 
-def in_a_plan(arrays, attrs, threads, op="recurrent"):
-    """The step, with numbers behind each result that must stay."""
+def problem_of(arrays, attrs, op="recurrent"):
+    """As a plan asks, and its constant weights."""
     lifted = [a[None] if a.ndim == 3 else a for a in arrays]
     specs = infer(op, [TensorSpec(a.shape, a.dtype) for a in arrays], attrs)
     outs = [TensorSpec((1, *s.shape), s.dtype) for s in specs]
     problem = Problem(op, [TensorSpec(a.shape, a.dtype) for a in lifted], outs, attrs)
-    constants = {1: lifted[1], 2: lifted[2]}
+    return problem, {1: lifted[1], 2: lifted[2]}
+
+
+def in_a_plan(arrays, attrs, threads, op="recurrent"):
+    """The step, with numbers behind each result that must stay."""
+    problem, constants = problem_of(arrays, attrs, op)
+    specs = infer(op, [TensorSpec(a.shape, a.dtype) for a in arrays], attrs)
     (kernel,) = family(op).for_plan(problem, constants)
     buffers = [np.full(s.size + 32, 77, storage_of(s.dtype)) for s in specs]
     step = kernel.make_step(problem, constants, threads)
     moving = [np.ascontiguousarray(a) for i, a in enumerate(arrays) if i not in (1, 2)]
-    _core.run_step(step, [*moving, *(b[:-32] for b in buffers)])
+    _core.run_step(step, [*map(memory.bits, moving), *(memory.bits(b[:-32]) for b in buffers)])
     assert all((b[-32:] == 77).all() for b in buffers)
     return [b[:-32].reshape(s.shape) for b, s in zip(buffers, specs, strict=True)]
 
@@ -68,6 +74,38 @@ def check_every_level(arrays, attrs):
                 for a, b in zip(result, wanted, strict=True):
                     np.testing.assert_array_equal(a, b)
     return wanted
+
+
+def rounded(arrays):
+    return [a.astype(bfloat16) if a.dtype == np.float32 else a for a in arrays]
+
+
+@pytest.mark.skipif(not isa.has("amx"), reason="products of bfloat16 rows run in tiles of AMX")
+@pytest.mark.parametrize("size", [*SIZES, (2, 1, 31, 16), (3, 11, 32, 8), (33, 1, 33, 24), (1, 2, 64, 40)])
+@each_layer
+def test_bfloat16_rounds_results_alone(cell, attrs, size):
+    arrays, attrs = case(cell, size, **attrs)
+    halves = rounded(arrays)
+    exact = [a.astype(np.float64) if a.dtype == bfloat16 else a for a in halves]
+    wanted = get_op("recurrent").reference(*exact, **attrs)
+    for threads in (1, 5):
+        for got, want in zip(in_a_plan(halves, attrs, threads), wanted, strict=True):
+            assert got.dtype == bfloat16
+            np.testing.assert_allclose(got.astype(np.float64), want, rtol=2**-8, atol=1e-5)
+    with isa.capped("bf16"):  # computed between casts instead
+        assert not family("recurrent").for_plan(*problem_of(halves, attrs))
+
+
+@pytest.mark.skipif(not isa.has("amx"), reason="products of bfloat16 rows run in tiles of AMX")
+def test_what_is_not_finite_stays_with_its_sample_in_bfloat16():
+    arrays, attrs = case("gru", (3, 40, 33, 17), "forward")
+    halves = rounded(arrays)
+    (wanted, last) = in_a_plan(halves, attrs, 1)
+    halves[0][1, 18, 32] = np.nan
+    got, ends = in_a_plan(halves, attrs, 1)
+    others = np.arange(40) != 18
+    np.testing.assert_array_equal(got[:, :, others], wanted[:, :, others])
+    np.testing.assert_array_equal(ends[:, others], last[:, others])
 
 
 @pytest.mark.parametrize("size", SIZES)

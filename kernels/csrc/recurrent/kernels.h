@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "tiles/product.h"
+
 namespace mge {
 
 enum class Cell { kRnn, kGru, kLstm };
@@ -62,8 +64,9 @@ struct PackedState {
     bool empty() const { return !whole && !halves; }
 };
 
-// One direction over some samples of the batch. Pointers to x, y and lengths are those of the whole tensors;
-// lengths, h0, c0, biases and peepholes may be null.
+// One direction over some samples of the batch. Pointers to x, y and lengths are those of the whole tensors,
+// to biases and peepholes those of the direction, to states those of the samples; lengths, h0, c0, biases and
+// peepholes may be null.
 struct Scan {
     RecurrentShape shape;
     const CellFunction* functions;       // of this direction
@@ -71,20 +74,25 @@ struct Scan {
     PackedState recurrent, recurrent_h;  // recurrent_h: the last gate of a GRU
     const float* recurrent_bias;         // which stays with it
     const float *bias, *peepholes, *x, *h0, *c0;
-    const float* sums;   // of the gates [time, batch, directions, gates], in place of x
+    const float* sums;            // of the gates [time, batch, directions, gates], in place of x
+    const std::uint16_t* halves;  // x in bfloat16, in place of x
+    TiledColumns tiled;           // weights that meet them, by
+    AddTiled add;
     const State* state;  // null: the products take the state as it is
     const std::int32_t* lengths;
     float *y, *h_last, *c_last;
     std::uint8_t* codes;                 // integer results, in place of y
+    std::uint16_t* y_halves;             // results in bfloat16, in place of y
     std::int64_t direction, begin, end;  // samples [begin, end)
     bool backwards;
     std::int64_t steps;  // whose input products are computed at once
 };
 
-// Bytes of scratch memory that a scan over `samples` needs.
+// Bytes of scratch memory that a scan over `samples` needs; `halves`: of x in bfloat16.
 inline std::size_t recurrent_scratch(const RecurrentShape& s, std::int64_t samples, std::int64_t steps,
-                                     const State* state) {
-    const std::int64_t numbers = samples * (steps * s.gates() + 4 * s.hidden) + 2 * s.gates();
+                                     const State* state, bool halves) {
+    const std::int64_t rows = halves ? kTiledRows * tiled_depth(s.input) / 2 : 0;
+    const std::int64_t numbers = rows + samples * (steps * s.gates() + 4 * s.hidden) + s.gates();
     const std::int64_t rounded = state ? samples * (s.gates() + 2 * s.hidden) : 0;
     return static_cast<std::size_t>(numbers + rounded) * sizeof(float) + (state ? state->scratch_bytes() : 0);
 }

@@ -15,10 +15,12 @@
 #include <vector>
 
 #include "common/step_capsule.h"
+#include "float/halves.inc"
 #include "ordered/panels.h"
 #include "recurrent/kernels.h"
 #include "recurrent/state.h"
 #include "runtime/bind.h"
+#include "runtime/isa.h"
 
 namespace nb = nanobind;
 
@@ -26,6 +28,7 @@ namespace mge {
 namespace {
 
 using F32 = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+using U16 = nb::ndarray<const std::uint16_t, nb::c_contig, nb::device::cpu>;
 using I8 = nb::ndarray<const std::int8_t, nb::c_contig, nb::device::cpu>;
 
 constexpr std::array kCells{"rnn", "gru", "lstm"};
@@ -59,6 +62,7 @@ struct StateColumns {
 
 struct Direction {
     Numbers weights;
+    TiledNumbers tiled;  // in their place, where x is bfloat16
     std::optional<StateColumns> recurrent, recurrent_h;
     std::vector<std::unique_ptr<State>> states;  // for pieces of the batch with most samples, and one less
 };
@@ -87,15 +91,14 @@ class RecurrentStep final : public Step {
     std::size_t scratch_bytes() const override {
         const Direction& one = directions.front();
         const State* state = one.states.empty() ? nullptr : one.states.front().get();
-        return recurrent_scratch(shape_, most_samples(), steps(most_samples()), state);
+        const std::int64_t widened =
+            of_halves() ? 3 * shape_.gates() + 4 * most_samples() * shape_.hidden : 0;
+        return static_cast<std::size_t>(widened) * sizeof(float) +
+               recurrent_scratch(shape_, most_samples(), steps(most_samples()), state, of_halves());
     }
     void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
         const std::int64_t d = part / pieces_, piece = part % pieces_, n = shape_.hidden;
         const Direction& weights = directions[static_cast<std::size_t>(d)];
-        int next = 0;
-        const auto take = [&](bool there) {
-            return there ? reinterpret_cast<float*>(buffers[next++]) : nullptr;
-        };
         Scan s{};
         s.shape = shape_;
         s.functions =
@@ -106,32 +109,70 @@ class RecurrentStep final : public Step {
         s.backwards = reverse_ || d == 1;
         s.steps = steps(s.end - s.begin);
         if (!weights.states.empty()) s.state = weights.states[s.end - s.begin < most_samples()].get();
-        const float* source = take(true);
-        const float* bias = take(given_.bias);
+        Operands next{buffers, reinterpret_cast<float*>(scratch), of_halves()};
+        const std::int64_t states = (s.end - s.begin) * n, place = (d * shape_.batch + s.begin) * n;
+        std::byte* const source = *next.buffers++;
         if (of_integers()) {
-            s.sums = source;
-            if (bias) s.recurrent_bias = bias + d * n;
+            s.sums = reinterpret_cast<const float*>(source);
+            s.recurrent_bias = next.take(given_.bias, d * n, n);
         } else {
-            s.x = source;
-            s.weights = weights.weights.data();
             s.recurrent = weights.recurrent->view();
             s.recurrent_h = weights.recurrent_h->view();
-            if (bias) s.bias = bias + d * 2 * shape_.gates();
-            if (bias) s.recurrent_bias = s.bias + 2 * shape_.gates() - n;
+            s.bias = next.take(given_.bias, d * 2 * shape_.gates(), 2 * shape_.gates());
+            if (s.bias) s.recurrent_bias = s.bias + 2 * shape_.gates() - n;
         }
-        s.lengths = reinterpret_cast<const std::int32_t*>(take(given_.lengths));
-        s.h0 = take(given_.h0);
-        s.c0 = take(given_.c0);
-        if (given_.peepholes) s.peepholes = take(true) + d * 3 * n;
-        s.y = take(true);
-        if (of_integers()) s.codes = reinterpret_cast<std::uint8_t*>(s.y);
-        s.h_last = take(true);
-        s.c_last = take(shape_.cell == Cell::kLstm);
-        active_recurrent_kernels().scan(s, scratch);
+        if (of_halves()) {
+            s.halves = reinterpret_cast<const std::uint16_t*>(source);
+            s.tiled = {weights.tiled.data(), tiled_depth(shape_.input), shape_.gates()};
+            s.add = add_;
+        } else if (!of_integers()) {
+            s.x = reinterpret_cast<const float*>(source);
+            s.weights = weights.weights.data();
+        }
+        if (given_.lengths) s.lengths = reinterpret_cast<const std::int32_t*>(*next.buffers++);
+        s.h0 = next.take(given_.h0, place, states);
+        s.c0 = next.take(given_.c0, place, states);
+        s.peepholes = next.take(given_.peepholes, d * 3 * n, 3 * n);
+        std::byte* const y = *next.buffers++;
+        s.y = reinterpret_cast<float*>(y);
+        if (of_integers()) s.codes = reinterpret_cast<std::uint8_t*>(y);
+        if (of_halves()) s.y_halves = reinterpret_cast<std::uint16_t*>(y);
+        std::byte* const* const last = next.buffers;
+        s.h_last = next.room(true, place, states);
+        s.c_last = next.room(shape_.cell == Cell::kLstm, place, states);
+        active_recurrent_kernels().scan(s, reinterpret_cast<std::byte*>(next.widened));
+        if (!of_halves()) return;
+        narrow(s.h_last, reinterpret_cast<std::uint16_t*>(last[0]) + place, states);
+        if (s.c_last) narrow(s.c_last, reinterpret_cast<std::uint16_t*>(last[1]) + place, states);
     }
 
   private:
-    bool of_integers() const { return directions.front().weights.empty(); }
+    // Operands and results one after the other. Those of bfloat16 are in float32, in scratch memory.
+    struct Operands {
+        std::byte* const* buffers;
+        float* widened;
+        bool halves;
+
+        // `count` numbers of an operand from `first` on; null where there is none.
+        const float* take(bool there, std::int64_t first, std::int64_t count) {
+            if (!there || !halves) return room(there, first, count);
+            const auto* from = reinterpret_cast<const std::uint16_t*>(*buffers) + first;
+            float* const to = room(there, first, count);
+            widen(from, to, count);
+            return to;
+        }
+        // Where they are, or what becomes a result.
+        float* room(bool there, std::int64_t first, std::int64_t count) {
+            if (!there) return nullptr;
+            std::byte* const buffer = *buffers++;
+            if (!halves) return reinterpret_cast<float*>(buffer) + first;
+            widened += count;
+            return widened - count;
+        }
+    };
+
+    bool of_halves() const { return !directions.front().tiled.empty(); }
+    bool of_integers() const { return directions.front().weights.empty() && !of_halves(); }
     std::int64_t steps(std::int64_t samples) const {
         if (of_integers()) return 1;
         return std::clamp<std::int64_t>(kAtOnce / (samples * shape_.gates()), 1, shape_.time);
@@ -142,6 +183,11 @@ class RecurrentStep final : public Step {
     Given given_;
     bool reverse_;
     std::int64_t pieces_;
+#if defined(MGE_X86)
+    AddTiled add_ = add_tiled;
+#else
+    AddTiled add_ = nullptr;
+#endif
 };
 
 // What both kinds of layers are told: cell, direction, which inputs there are, activations and options.
@@ -200,9 +246,17 @@ StateType type_of(const StateNumbers& numbers) {
     return {scale, lo, hi, zero_point, is_signed};
 }
 
+void pack_inputs(const float* rows, std::int64_t count, std::int64_t depth, Direction& one) {
+    one.weights = columns_packed(rows, count, depth);
+}
+void pack_inputs(const std::uint16_t* rows, std::int64_t count, std::int64_t depth, Direction& one) {
+    one.tiled = columns_tiled(rows, count, depth);
+}
+
 // w [directions, gates, input], r [directions, gates, hidden].
-nb::object recurrent_step(const Layer& layer, const std::vector<std::int64_t>& lengths, const F32& w,
-                          const F32& r, const std::optional<StateNumbers>& state, int threads) {
+template <class Weights>
+nb::object step_of_weights(const Layer& layer, const std::vector<std::int64_t>& lengths, const Weights& w,
+                           const F32& r, const std::optional<StateNumbers>& state, int threads) {
     if (w.ndim() != 3 || r.ndim() != 3) throw nb::value_error("recurrent_step: weights with 3 axes expected");
     auto step = step_of(layer, lengths, static_cast<std::int64_t>(w.shape(0)), threads);
     const std::int64_t n = lengths[3], gates = gates_of(layer.cell, n), input = lengths[2];
@@ -214,14 +268,26 @@ nb::object recurrent_step(const Layer& layer, const std::vector<std::int64_t>& l
     const bool few = step->most_samples() <= kFewSamples;
     for (std::int64_t d = 0; d < directions; ++d) {
         const float* rows = r.data() + d * gates * n;
-        Direction one{columns_packed(w.data() + d * gates * input, gates, input),
-                      StateColumns(rows, together, n, few),
-                      StateColumns(rows + together * n, gates - together, n, few),
-                      {}};
+        Direction one;
+        pack_inputs(w.data() + d * gates * input, gates, input, one);
+        one.recurrent.emplace(rows, together, n, few);
+        one.recurrent_h.emplace(rows + together * n, gates - together, n, few);
         for (int i = 0; state && i < 2; ++i) one.states.push_back(make_rounding(type_of(*state)));
         step->directions.push_back(std::move(one));
     }
     return capsule(std::move(step));
+}
+
+nb::object recurrent_step(const Layer& layer, const std::vector<std::int64_t>& lengths, const F32& w,
+                          const F32& r, const std::optional<StateNumbers>& state, int threads) {
+    return step_of_weights(layer, lengths, w, r, state, threads);
+}
+
+// Of bfloat16, with bits as w. All other values are float32 inside.
+nb::object halves_recurrent_step(const Layer& layer, const std::vector<std::int64_t>& lengths, const U16& w,
+                                 const F32& r, int threads) {
+    if (active_isa() < Isa::kAmx) throw nb::value_error("halves_recurrent_step: needs AMX");
+    return step_of_weights(layer, lengths, w, r, std::nullopt, threads);
 }
 
 // r [directions * gates, hidden], m [directions * gates].
@@ -258,6 +324,8 @@ void bind_recurrent(nb::module_& m) {
              arg("clip"), arg("linear_before_reset"), arg("input_forget"));
     m.def("recurrent_step", &recurrent_step, arg("layer"), arg("lengths"), arg("w"), arg("r"),
           arg("state").none(), arg("threads"));
+    m.def("halves_recurrent_step", &halves_recurrent_step, arg("layer"), arg("lengths"), arg("w"), arg("r"),
+          arg("threads"));
     m.def("integer_recurrent_step", &integer_recurrent_step, arg("layer"), arg("lengths"), arg("directions"),
           arg("r"), arg("m"), arg("state"), arg("threads"));
 }

@@ -4,17 +4,14 @@
 #include <cstring>
 #include <limits>
 
-#include "common/amx_tiles.h"
 #include "tiles/conv.h"
+#include "tiles/sums_amx.inc"
 
 namespace mge {
 namespace {
 
 using Bits = std::uint16_t;  // of bfloat16
 constexpr std::int64_t kLanes = kTileLanes, kBytes = sizeof(Bits);
-
-#define MGE_TILE_DOT(sums, rows, weights) \
-    asm volatile("tdpbf16ps %%tmm" #weights ", %%tmm" #rows ", %%tmm" #sums : :)
 
 __mmask32 first_of(std::int64_t count) {
     return count >= 32 ? ~__mmask32{0} : (__mmask32{1} << std::max<std::int64_t>(0, count)) - 1;
@@ -157,36 +154,17 @@ class Lines {
 
     template <int Groups, int NB>
     void sum(const Bits* from, std::int64_t block, float* to) const {
-        MGE_TILE_ZERO(0);
-        if constexpr (NB > 1) MGE_TILE_ZERO(1);
-        if constexpr (Groups > 1) MGE_TILE_ZERO(2);
-        if constexpr (Groups > 1 && NB > 1) MGE_TILE_ZERO(3);
-        const std::int64_t step = s_.stride[2] * s_.channels * kBytes, unit = NB * 64, pairs = s_.pairs;
+        clear_sums<Groups, NB>();
+        const std::int64_t step = s_.stride[2] * s_.channels * kBytes, pairs = s_.pairs;
         const std::int64_t next = s_.rows * s_.stride[2] * s_.channels;
         const Bits* w = a_.weights + block / 2 * s_.weights;
         for (std::int64_t i = 0; i < s_.kernel[0]; ++i)
             for (std::int64_t j = 0; j < s_.kernel[1]; ++j) {
                 const Bits* at = from + (i * s_.dilation[0] * rows_ + j * s_.dilation[1]) * s_.line;
-                for (std::int64_t p = 0; p < s_.parts; ++p, at += 2 * pairs, w += pairs * 2 * kLanes * NB) {
-                    MGE_TILE_LOAD(4, at, step);
-                    MGE_TILE_LOAD(6, w, unit);
-                    MGE_TILE_DOT(0, 4, 6);
-                    if constexpr (NB > 1) {
-                        MGE_TILE_LOAD(7, w + 2 * kLanes, unit);
-                        MGE_TILE_DOT(1, 4, 7);
-                    }
-                    if constexpr (Groups > 1) {
-                        MGE_TILE_LOAD(5, at + next, step);
-                        MGE_TILE_DOT(2, 5, 6);
-                        if constexpr (NB > 1) MGE_TILE_DOT(3, 5, 7);
-                    }
-                }
+                for (std::int64_t p = 0; p < s_.parts; ++p, at += 2 * pairs, w += pairs * 2 * kLanes * NB)
+                    add_products<Groups, NB>(at, at + next, step, w);
             }
-        float* const second = to + s_.rows * NB * kLanes;
-        MGE_TILE_STORE(0, to, unit);
-        if constexpr (NB > 1) MGE_TILE_STORE(1, to + kLanes, unit);
-        if constexpr (Groups > 1) MGE_TILE_STORE(2, second, unit);
-        if constexpr (Groups > 1 && NB > 1) MGE_TILE_STORE(3, second + kLanes, unit);
+        store_sums<Groups, NB>(to, s_.rows);
     }
 
     // Takes the sums that wait to the result.
