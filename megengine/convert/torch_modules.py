@@ -26,6 +26,7 @@ _NEEDED = (
     "megengine.convert.onnx.load('net.onnx')"
 )
 _BRANCHES = "data-dependent"  # what torch says of networks that ask values before they go on
+_ONE_BY_ONE = "; the example is a tuple: where it holds the arguments of forward, call from_torch(module, *inputs)"
 _TRACED = (
     "; or, where it takes the same way for all inputs, write it by torch.onnx.export(module, inputs, 'net.onnx', "
     "dynamo=False), which follows the example, and read that with megengine.convert.onnx.load"
@@ -87,6 +88,7 @@ def from_torch(
         raise UnsupportedError(
             f"from_torch: torch cannot export {type(module).__name__}: {text}; change what it names, or convert the "
             f"parts of the module one by one{_TRACED if _BRANCHES in text.lower() else ''}"
+            f"{_ONE_BY_ONE if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) else ''}"
         ) from error
     finally:
         for part, training in modes:

@@ -199,6 +199,8 @@ def test_errors():
 
     with pytest.raises(UnsupportedError, match=r"torch cannot export Branch: .*; change what it names.*dynamo=False"):
         from_torch(Branch(), np.ones(3, np.float32))
+    with pytest.raises(UnsupportedError, match=r"torch cannot export ReLU: .*call from_torch\(module, \*inputs\)"):
+        from_torch(torch.nn.ReLU(), (np.ones(3, np.float32),))
 
 
 def test_the_command_takes_functions_that_give_modules_of_torch(tmp_path):
