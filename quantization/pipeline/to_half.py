@@ -25,8 +25,9 @@ def to_half(model: TracedModule | InternalGraph, dtype: Any = "bfloat16", *, flo
     """A copy of a float32 network whose constants and values between ops are bfloat16 or float16.
 
     Every op computes the float32 result of its operands and rounds it once. What is computed from integers alone, such
-    as positions, stays in float32, and so do ops that take no halves. Constants beyond the range of the type become its
-    largest number, and single ones too small for it (an epsilon) its smallest.
+    as positions, stays in float32, and so do ops that take no halves. With `float_ends`, so does what leads from inputs
+    to indices, comparisons and integers without a layer between: coordinates to neighbours, keys to an order. Constants
+    beyond the range of the type become its largest number, and single ones too small for it (an epsilon) its smallest.
 
     Args:
         model: a traced module, or an op-level graph.

@@ -66,9 +66,40 @@ class Classes(M.Module):
 
 
 def test_integer_results_come_from_halves():
-    graph = to_half(traced(Classes(), X[:, :, 0, 0])).graph
+    graph = to_half(traced(Classes(), X[:, :, 0, 0]), float_ends=False).graph
     assert {n.dtype for n in graph.outputs} == {np.dtype(np.int32)}
     assert [e.output.dtype for e in graph.exprs() if isinstance(e, Apply) and e.op == "mul"] == [bfloat16]
+
+
+class Neighbours(M.Module):
+    """Places of inputs, from a product of two of them too, beside what layers compute."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = M.Linear(3, 4)
+
+    def forward(self, points, keys):
+        apart = (points * points).sum(axis=-1, keepdims=True) - 2 * F.matmul(points, points, transpose_b=True)
+        near, order = F.topk(apart, 3)[1], F.argsort(keys)[1]
+        cells = F.floor(points * 4 + 0.1).astype("int32")
+        return F.relu(self.fc(points)), near, order, cells, F.argmax(self.fc(points), axis=1)
+
+
+def test_choices_from_inputs_stay_those_of_float32():
+    rng = np.random.default_rng(0)
+    given = rng.normal(0, 1, (200, 3)).astype(np.float32), rng.uniform(0, 1, (2, 400)).astype(np.float32)
+    net = traced(Neighbours(), *given)
+    half = to_half(net)
+    want = [t.numpy() for t in net(*map(tensor, given))]
+    for run in (half, plan.compile(half)):
+        got = [np.asarray(t) for t in run(*given)]
+        np.testing.assert_allclose(got[0], want[0], rtol=0, atol=0.05)
+        for mine, theirs in zip(got[1:4], want[1:4], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    layers = {e.output.dtype for e in half.graph.exprs() if isinstance(e, Apply) and e.op in ("relu", "argmax")}
+    assert layers == {bfloat16, np.dtype(np.int32)}
+    halves = [e for e in half.graph.exprs() if isinstance(e, Apply) and e.op == "argmax"]
+    assert halves[0].inputs[0].dtype == bfloat16  # a layer stands before this choice
 
 
 def test_the_network_that_was_given_stays():

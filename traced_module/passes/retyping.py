@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from megengine.core.dtype import is_float
 from megengine.core.errors import DTypeError
 from megengine.core.sizes import renamed
 from megengine.core.spec import TensorSpec
@@ -51,6 +52,8 @@ class _Retyping:
         self.halves: dict[int, TensorNode] = {}  # value -> the same in the type
         self.floats: dict[int, TensorNode] = {}  # value -> what is in its place, back in the source's type
         self.exact: set[int] = set()  # values that are computed from integers alone
+        self.given: set[int] = set()  # inputs in the source's type, and what leads from them to choices
+        self.choosing: set[int] = set()  # ops that lead to choices
         self.lengths: dict[str, str] = {}  # length that depends on values -> the same of the changed ops
         self.names: list[tuple[TensorNode, str]] = []
 
@@ -61,6 +64,9 @@ class _Retyping:
         exprs = [e for e in graph.exprs() if isinstance(e, Apply)]
         if not float_ends:
             self._narrow_inputs()
+        elif self.dtype in HALVES:
+            self.given = {id(n) for n in graph.inputs}
+            self.choosing = _leading_to_choices(exprs)
         for expr in exprs:
             if any(n.dtype in (self.source, self.dtype) for n in (*expr.inputs, *expr.outputs)):
                 self._change(expr)
@@ -92,9 +98,12 @@ class _Retyping:
         """Put the op on halves beside the op, or leave it where it is."""
         if self._is_exact(expr):
             self.exact.update(id(n) for n in expr.outputs)
-            use_nodes(self.graph, expr, [self._follow(n) for n in expr.inputs])
+        elif self._is_given(expr):
+            self.given.update(id(n) for n in expr.outputs)
         else:
             self._repeat(expr)
+            return
+        use_nodes(self.graph, expr, [self._follow(n) for n in expr.inputs])
 
     def _repeat(self, expr: Apply) -> None:
         inputs = [self._half(n, expr) if n.dtype == self.source else self._other(n) for n in expr.inputs]
@@ -118,10 +127,15 @@ class _Retyping:
     def _is_exact(self, expr: Apply) -> bool:
         """True for floats that come from integers, and for elementwise arithmetic and moves of those."""
         floats = [n for n in expr.inputs if n.dtype in (self.source, self.dtype)]
-        moving = [n for n in floats if not isinstance(n.expr, Constant)]
+        moving = _moving(floats)
         if not moving:
             return not floats
         return all(id(n) in self.exact for n in moving) and not get_op(expr.op).weighted
+
+    def _is_given(self, expr: Apply) -> bool:
+        """True for what leads from inputs to choices: other indices would follow from halves of coordinates or keys."""
+        floats = [n for n in expr.inputs if n.dtype in (self.source, self.dtype)]
+        return id(expr) in self.choosing and all(id(n) in self.given | self.exact for n in _moving(floats))
 
     def _half(self, node: TensorNode, user: Expr) -> TensorNode:
         if id(node) not in self.halves:
@@ -150,6 +164,24 @@ class _Retyping:
     def _cast(self, node: TensorNode, dtype: np.dtype, *, after: Expr) -> TensorNode:
         name = f"{node.name}_{dtype}"
         return self.graph.apply("cast", node, attrs={"dtype": dtype}, name=name, after=after, meta=dict(after.meta))
+
+
+def _leading_to_choices(exprs: list[Apply]) -> set[int]:
+    """Ops without constant weights that give indices, integers or truth values of floats, and those before them."""
+    found: set[int] = set()
+    for expr in reversed(exprs):
+        if not any(is_float(n.dtype) for n in expr.inputs):
+            continue
+        used = [n for n in expr.outputs if n.users or any(n is one for one in n.graph.outputs)]
+        leads = any(not is_float(n.dtype) or any(id(u) in found for u in n.users) for n in used)
+        weights = get_op(expr.op).weighted and any(isinstance(n.expr, Constant) for n in expr.inputs)
+        if leads and not weights:
+            found.add(id(expr))
+    return found
+
+
+def _moving(nodes: list[TensorNode]) -> list[TensorNode]:
+    return [n for n in nodes if not isinstance(n.expr, Constant)]
 
 
 def _rounded(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
