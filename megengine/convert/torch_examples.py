@@ -65,11 +65,11 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _away(made: np.ndarray, wanted: np.ndarray) -> float:
-    """By how much a real result differs; of numbers that count, and of truth values, the share that differs."""
+    """By how much a real result differs; the share of integers and truth values that do, all in another type."""
     if made.shape != wanted.shape or not wanted.size or wanted.dtype.kind == "c":
         return 0.0
     if wanted.dtype.kind != "f":
-        return float((made != wanted).mean())
+        return float((made != wanted).mean()) if made.dtype == wanted.dtype else 1.0
     a, b = made.astype(np.float64), wanted.astype(np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
     if (np.isnan(a) != np.isnan(b)).any() or not finite.any():

@@ -16,6 +16,7 @@ from megengine.convert.torch_factors import factor_decompositions
 from megengine.convert.torch_linalg import linalg_decompositions
 from megengine.convert.torch_resizing import resizing_decompositions
 from megengine.convert.torch_special import special_decompositions
+from megengine.convert.torch_spelling import for_all_axes, spelling_decompositions
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -135,6 +136,7 @@ def _decompositions(torch: Any) -> Table:
         **linalg_decompositions(torch),
         **factor_decompositions(torch),
         **special_decompositions(torch),
+        **spelling_decompositions(torch),
         **torch._decomp.get_decompositions([aten.lstm.input]),
     }
 
@@ -241,7 +243,7 @@ def _by_divisor(torch: Any, x: Any, size: Sequence[int], *rest: Any) -> Any:
     options: list[Any] = [*rest, *([], 0, False, True, None)[len(rest) :]]
     stride, padding, ceil_mode, _, divisor = options
     if divisor is None or ceil_mode:
-        return NotImplemented
+        return for_all_axes(torch.ops.aten.avg_pool2d.default, 2)(x, size, *rest)
     height, width = size if len(size) == 2 else (size[0], size[0])
     return torch.nn.functional.avg_pool2d(x, size, stride or None, padding) * (height * width / divisor)
 
