@@ -31,7 +31,8 @@ class Examples:
         def results() -> list[Any]:
             own = mapped(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, (inputs, named))
             made = copy.deepcopy(module)(*own[0], **own[1])
-            return [v.detach().clone() for v in leaves(made) if isinstance(v, torch.Tensor)]
+            numbers = (torch.tensor(v) if isinstance(v, bool | int | float) else v for v in leaves(made))
+            return [v.detach().clone() for v in numbers if isinstance(v, torch.Tensor)]
 
         try:
             first, second = results(), results()

@@ -15,6 +15,7 @@ from megengine.convert.torch_experts import expert_decompositions
 from megengine.convert.torch_factors import factor_decompositions
 from megengine.convert.torch_linalg import linalg_decompositions
 from megengine.convert.torch_resizing import resizing_decompositions
+from megengine.convert.torch_results import give_tensors
 from megengine.convert.torch_special import special_decompositions
 from megengine.convert.torch_spelling import for_all_axes, spelling_decompositions
 
@@ -32,7 +33,8 @@ def exported_again(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict
 
     program = program_of(module)
     graph = program.module()
-    if _fold_weights(torch, graph):
+    given = give_tensors(torch, graph)
+    if _fold_weights(torch, graph) or given:
         program = program_of(graph)
     program = program.run_decompositions(_decompositions(torch))
     program = in_real_parts(torch, program, inputs, named, dynamic_shapes)

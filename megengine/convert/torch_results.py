@@ -29,6 +29,25 @@ def nesting_of(torch: Any, program: Any, count: int) -> TreeDef | None:
     return flatten(plain)[1]
 
 
+def give_tensors(torch: Any, module: Any) -> bool:
+    """Let a graph of torch.fx give tensors in the place of numbers, which ONNX cannot give; whether it gave some."""
+    end = next(node for node in module.graph.nodes if node.op == "output")
+    numbers: list[Any] = []
+
+    def tensor_of(value: Any) -> Any:
+        if not isinstance(value, bool | int | float):
+            return value
+        name = f"given_number_{len(numbers)}"
+        numbers.append(value)
+        module.register_buffer(name, torch.tensor(value))
+        with module.graph.inserting_before(end):
+            return module.graph.get_attr(name)
+
+    end.args = torch.utils._pytree.tree_map(tensor_of, tuple(end.args))
+    module.recompile()
+    return bool(numbers)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return value
@@ -46,4 +65,4 @@ def _present(values: Any) -> Iterator[Any]:
         yield _plain(value)
 
 
-__all__ = ["nesting_of"]
+__all__ = ["give_tensors", "nesting_of"]

@@ -65,6 +65,19 @@ def test_the_order_of_an_ordered_dict_outlives_files(tmp_path):
     assert list(found) == ["z", "a"] and found["z"].numpy().max() == 0 and found["a"][0].numpy().min() == 1
 
 
+def test_numbers_among_the_results_are_tensors():
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return {"y": x * 2, "numbers": (x.shape[0], 0.5, True)}
+
+    net = from_torch(Net(), np.ones((3, 2), np.float32))
+    made = net(np.full((3, 2), 4, np.float32))
+    assert list(made) == ["y", "numbers"] and made["y"].numpy().tolist() == [[8, 8]] * 3
+    assert [(one.numpy().dtype.name, one.item()) for one in made["numbers"]] == [
+        ("int64", 3), ("float32", 0.5), ("bool", True),
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_a_network_with_a_dict(tmp_path):
     class Net(torch.nn.Module):
