@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorShapeProto, helper, numpy_helper
 
 from megengine.convert.onnx import load
 from megengine.convert.onnx.exporter import to_model
@@ -102,5 +102,19 @@ def test_an_unknown_type():
 def test_an_operator_before_its_first_opset():
     """Converters wrote ThresholdedRelu, which opset 10 brought, at opset 9; ONNX Runtime takes it."""
     proto = model([node("ThresholdedRelu", alpha=0.5)], 9)
+    (want,) = answers(session_of(proto), [X])
+    np.testing.assert_array_equal(load(proto)(X).numpy(), want)
+
+
+@pytest.mark.parametrize("factors", [(2.0, 2.5), (1.0, 0.6)])
+@pytest.mark.parametrize("rounding", ["floor", "ceil"])
+@pytest.mark.parametrize("lengths", [(4, 5), ("h", "w")])
+def test_places_of_tensorflow(factors, rounding, lengths):
+    """A way of opsets 11 and 12; an axis with a factor of 1 stays as it is."""
+    ways = {"coordinate_transformation_mode": "tf_half_pixel_for_nn", "mode": "nearest", "nearest_mode": rounding}
+    stored = {"roi": np.zeros(0, np.float32), "scales": np.float32([1, 1, *factors])}
+    proto = model([node("Resize", "x roi scales", **ways)], 11, **stored)
+    for axis, length in zip(proto.graph.input[0].type.tensor_type.shape.dim[2:], lengths, strict=True):
+        axis.CopyFrom(TensorShapeProto.Dimension(**{"dim_value" if length in (4, 5) else "dim_param": length}))
     (want,) = answers(session_of(proto), [X])
     np.testing.assert_array_equal(load(proto)(X).numpy(), want)

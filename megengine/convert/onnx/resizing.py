@@ -76,12 +76,18 @@ def _crop(i: Any, a: Axis) -> Any:
     return a.begin * (a.old - 1) + i * step / _largest(a.exact - 1, 1) + step / 2 * is_one
 
 
+def _tf_half_pixel(i: Any, a: Axis) -> Any:
+    """Of opsets 11 and 12: the middle of each element; axes with a factor of 1 stay, as in ONNX Runtime."""
+    return (i + (a.scale != 1).astype(i.dtype) / 2) / a.scale
+
+
 PLACES: dict[str, Callable[[Any, Axis], Any]] = {  # of each element in the old axis, as Resize defines it
     "half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5,
     "half_pixel_symmetric": lambda i, a: a.old / 2 * (1 - a.new / a.exact) + (i + 0.5) / a.scale - 0.5,
     "pytorch_half_pixel": lambda i, a: ((i + 0.5) / a.scale - 0.5) * _least(a.new - 1, 1),
     "align_corners": _align_corners,
     "asymmetric": lambda i, a: i / a.scale,
+    "tf_half_pixel_for_nn": _tf_half_pixel,
     "tf_crop_and_resize": _crop,
 }
 
