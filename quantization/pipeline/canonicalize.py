@@ -6,6 +6,7 @@ import numpy as np
 
 from megengine.quantization.pipeline.computed_kernels import COMPUTED_KERNELS
 from megengine.quantization.pipeline.masks import ADD_MASKS, BOUND_MASKS
+from megengine.traced_module.ir.end_names import keep_result_names, result_names
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -237,4 +238,5 @@ def canonicalize(graph: InternalGraph) -> InternalGraph:
     rewrite(g, RULES, last_first=True)
     fold_constants(g)  # windows of constant pictures
     remove_dead(g)
+    keep_result_names(g, result_names(graph))
     return g

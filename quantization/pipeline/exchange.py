@@ -20,6 +20,7 @@ from megengine.quantization.pipeline.profiles import ROUNDED
 from megengine.quantization.pipeline.settle import moves
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses
+from megengine.traced_module.ir.end_names import keep_result_names, result_names
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
@@ -45,6 +46,7 @@ def exchange(
     _move_unrounded(g)
     name_norms(g, exact=True)
     remove_dead(g)
+    keep_result_names(g, result_names(graph))
     return g
 
 

@@ -8,6 +8,7 @@ from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.order import put_in_order
 from megengine.quantization.pipeline.settle import settle
 from megengine.traced_module import InternalGraph, TracedModule
+from megengine.traced_module.ir.end_names import keep_result_names, result_names
 from megengine.traced_module.tracing.entry import on_processor
 
 
@@ -44,4 +45,6 @@ def integer_network(model: TracedModule | InternalGraph) -> TracedModule:
             "quantize it with quantize_model"
         )
     folded = fold(graph)  # first: what stands in it for other runtimes only is no place to settle at
-    return TracedModule.from_graph(integerize(fold(settle(folded))))
+    made = integerize(fold(settle(folded)))
+    keep_result_names(made, result_names(graph))
+    return TracedModule.from_graph(made)

@@ -10,6 +10,7 @@ from megengine.dispatch.refusal import kinds_named
 from megengine.kernels.half_conversion import HALVES
 from megengine.quantization.checks import require_float, require_float_modules
 from megengine.traced_module import TracedModule
+from megengine.traced_module.ir.end_names import keep_result_names, result_names
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import run_passes
@@ -49,9 +50,11 @@ def to_half(model: TracedModule | InternalGraph, dtype: Any = "bfloat16", *, flo
         require_float_modules(model)
     graph = on_processor(model)
     require_float(graph)
+    names = result_names(graph)
     name_activations(graph)  # their constants are no longer known when they are rounded or folded
     run_passes(graph)
     if not any(n.dtype == FLOAT32 for n in graph.nodes() if isinstance(n, TensorNode)):
         raise QuantizationError(f"to_half: network {graph.name!r} has no float32 value; give a float32 network")
     retype(graph, FLOAT32, wanted, float_ends=float_ends)
+    keep_result_names(graph, names)
     return TracedModule.from_graph(graph)

@@ -7,7 +7,8 @@ from onnx import parser
 
 from megengine.convert.onnx import export, export_qdq, load, load_graph
 from megengine.convert.onnx.exporter import to_model
-from megengine.quantization import quantize_model
+from megengine.quantization import quantize_model, to_half
+from megengine.traced_module import optimize
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.source import save_source
 from tests.helpers.onnx_runtime import session_of
@@ -135,6 +136,34 @@ def test_products_with_a_bias_keep_their_names():
     once = to_model(load(proto))
     assert [node.name for node in once.graph.node] == ["first", "last"]
     assert to_model(load(once)).SerializeToString() == once.SerializeToString()
+
+
+LAST_OPS = {
+    "a batch norm": "w = Conv (x, k) y = BatchNormalization (w, c, c, c, c)",
+    "a factor": "w = Conv (x, k) y = Mul (w, one)",
+    "an activation": "w = Conv (x, k) s = Sigmoid (w) y = Mul (w, s)",
+    "a residual sum": "w = Conv (x, k) s = Add (w, x) y = Relu (s)",
+    "a product and a sum": "w = MatMul (x, m) s = Mul (w, c) y = Add (s, c)",
+    "a sum in front of a product": "w = Mul (x, c) s = Add (w, c) y = MatMul (s, m)",
+    "a normalisation": "w = MatMul (x, m) y = LayerNormalization (w, c, c)",
+}
+
+
+@pytest.mark.parametrize("last", LAST_OPS)
+def test_results_of_ops_that_others_take_the_place_of(last):
+    """Folding and naming put other nodes there: quantized files are asked for the same names as the float one."""
+    ops = LAST_OPS[last]
+    proto = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[2, 2, 3, 2] x) => (float[2, 2, 3, 2] y)
+        <float[2] c = {{1, 2}}, float one = {{1}}, float[2, 2] m = {{1, 2, 3, 4}}, float[2, 2, 1, 1] k = {{1, 2, 3, 4}}>
+        {{ {ops} }}""")
+    net, x = load(proto), np.random.default_rng(0).standard_normal((2, 2, 3, 2)).astype(np.float32)
+    quantized = quantize_model(net, [x])
+    for made in (quantized.exchange_graph(), quantized.traced(), to_half(net, "float16"), optimize(net, "all")):
+        assert ends(to_model(made)) == [["x"], ["y"]]
+    net.graph.outputs[0].name = "probability"
+    assert ends(to_model(quantize_model(net, [x]).exchange_graph())) == [["x"], ["probability"]]
 
 
 STORED = ("[", "[]", '{"inputs": 3}', '{"outputs": [["y"]]}', '{"inputs": {"x": "y"}}', "[" * 9999)

@@ -16,6 +16,7 @@ from megengine.core.text import counted
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.interpret import interpret
+from megengine.traced_module.ir.end_names import keep_result_names, result_names
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.primitives import mark
 from megengine.traced_module.passes.guilty import Key, copy_of, difference, first_difference, run_of, write_reproducer
@@ -91,8 +92,11 @@ def _run(one: Pass, graph: InternalGraph) -> tuple[bool, bool]:
     transaction = graph.journal.open
     assert transaction is not None
     changes, made = len(transaction.changes), len(transaction.made)
+    outputs, names = graph.outputs, result_names(graph)
     with graph.journal.runs(one.name):
         changed = one.run(graph)
+    if graph.outputs != outputs and len(graph.outputs) == len(outputs):
+        keep_result_names(graph, names)
     mark(transaction.made[made:], one.name)
     return changed, len(transaction.changes) > changes
 

@@ -6,11 +6,12 @@ makes it. What the file said stands in the graph's metadata, by the names of the
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from megengine.traced_module.ir.end_names import stored_names, stored_result_names
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.names import END_NAMES, STAND_INS
+from megengine.traced_module.ir.names import END_NAMES
 
 if TYPE_CHECKING:
     import onnx
@@ -31,16 +32,11 @@ def restore(made: "onnx.GraphProto", graph: InternalGraph) -> None:
     Nodes that an edit renamed, and those that were added, keep the names that they have, also a constant that is a
     result: what is written for it beside the stored numbers has its name.
     """
-    inputs, results = _stored(graph.metadata)
+    inputs, _ = stored_names(graph.metadata)
     wanted = {item.name: inputs.get(node.name) for item, node in zip(made.input, graph.inputs, strict=True)}
-    left = list(results)
-    for item, node in zip(made.output, graph.outputs, strict=True):
-        known = (node.name, *map(node.name.removesuffix, STAND_INS))
-        found = next((one for one in left if one[0] in known), None)
-        wanted[item.name] = None if found is None else found[1]
-        if found is not None:
-            left.remove(found)
-        elif isinstance(node.expr, Constant) and node.name not in (*wanted, *wanted.values()):
+    for item, node, name in zip(made.output, graph.outputs, stored_result_names(graph), strict=True):
+        wanted[item.name] = name
+        if name is None and isinstance(node.expr, Constant) and node.name not in (*wanted, *wanted.values()):
             wanted[item.name] = node.name
     names = {old: new or old for old, new in wanted.items()}
     if len({*names.values()}) < len(names):
@@ -74,16 +70,6 @@ def part_results(made: "onnx.GraphProto") -> None:
                 _rename(one, {result: inside})
             item.name = result
             made.node.append(onnx.helper.make_node("Identity", [inside], [result], name=inside))
-
-
-def _stored(metadata: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Names of inputs and results by their nodes; none where the text is not what `noted` writes."""
-    try:
-        found: Any = json.loads(metadata.get(END_NAMES, "{}"))
-        inputs = {str(node): str(name) for node, name in found.get("inputs", {}).items()}
-        return inputs, [(str(node), str(name)) for node, name in found.get("outputs", [])]
-    except (AttributeError, TypeError, ValueError, RecursionError):
-        return {}, []
 
 
 def _bodies(graph: "onnx.GraphProto") -> Iterator["onnx.GraphProto"]:
