@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from megengine.convert.onnx import load
 from megengine.core.errors import FileFormatError
@@ -119,3 +119,69 @@ def test_rotary_embedding_of_packed_rows_is_refused():
 
 
 PACKED = {"x": [2, 5, 8], "p": [2, 5], "c": [9, 4], "s": [9, 4]}
+
+
+def _stored(op, names, given, results, **attrs):
+    """A model of one operator with stored inputs, behind inputs of integers."""
+    node = helper.make_node(op, names, results, domain="com.microsoft", **attrs)
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+        for n, v in given.items()
+        if n in ("x", "ids", "kinds", "mask")
+    ]
+    values = [numpy_helper.from_array(v, n) for n, v in given.items() if n not in [info.name for info in infos]]
+    graph = helper.make_graph([node], "g", infos, [helper.make_empty_tensor_value_info(n) for n in results], values)
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=sets, ir_version=8), {i.name: given[i.name] for i in infos}
+
+
+def _check_stored(*case, **attrs):
+    made, fed = _stored(*case, **attrs)
+    net, session = load(made), session_of(made)
+    results = net(*(fed[item.name] for item in made.graph.input))
+    results = results if isinstance(results, (list, tuple)) else [results]
+    for got, want in zip(results, session.run(None, fed), strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [(), (24,)])
+@pytest.mark.parametrize("masked", ["m", ""])
+def test_attention_of_integers_is_that_of_the_runtime(columns, masked):
+    """As quantize_dynamic leaves an encoder that ONNX Runtime's optimizer fused."""
+    rng = np.random.default_rng(2)
+    given = {
+        "x": rng.integers(0, 256, (2, 5, 8)).astype(np.uint8),
+        "w": rng.integers(-127, 128, (8, 24)).astype(np.int8),
+        "c": rng.standard_normal(24).astype(np.float32),
+        "step": np.float32(0.02),
+        "steps": rng.uniform(0.005, 0.02, columns).astype(np.float32),
+        "m": np.int32([5, 3]),
+        "zero": np.uint8(120),
+        "zeros": np.zeros(columns, np.int8),
+    }
+    names = ["x", "w", "c", "step", "steps", masked, "zero", "zeros"]
+    _check_stored("QAttention", names, given, ["y"], num_heads=2, unidirectional=1)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_embedding_of_integers_is_that_of_the_runtime(dtype):
+    rng = np.random.default_rng(3)
+    ends, tables = np.iinfo(dtype), {"e": (9, 8), "p": (20, 8), "g": (3, 8), "scale": (8,), "shift": (8,)}
+    given = {n: rng.integers(ends.min, ends.max, s).astype(dtype) for n, s in tables.items()}
+    given |= {n: rng.integers(0, 3, (2, 5)).astype(np.int32) for n in ("ids", "kinds")}
+    given |= {"mask": np.int32([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])}
+    given |= {f"{n}_step": np.float32(0.01 * (k + 1)) for k, n in enumerate(tables)}
+    given |= {f"{n}_zero": np.asarray(k + 1, dtype) for k, n in enumerate(tables)}
+    names = ["ids", "kinds", *tables, "mask", *(f"{n}_step" for n in tables), *(f"{n}_zero" for n in tables)]
+    _check_stored("QEmbedLayerNormalization", names, given, ["y", "kept"], epsilon=1e-5)
+    with pytest.raises(FileFormatError, match="a table, the scale or a step of these is missing"):
+        load(_stored("QEmbedLayerNormalization", [*names[:5], *[""] * 13], given, ["y", "kept"])[0])
+
+
+def test_operators_of_torch_before_the_standard_had_them():
+    """torch.tril, grid_sample and inverse, by the domain of the runtime."""
+    x = np.random.default_rng(4).standard_normal((2, 1, 3, 3)).astype(np.float32)
+    grid = np.random.default_rng(5).uniform(-1, 1, (2, 3, 3, 2)).astype(np.float32)
+    _check_stored("Trilu", ["x", "k"], {"x": x, "k": np.int64(-1)}, ["y"], upper=0)
+    _check_stored("GridSample", ["x", "grid"], {"x": x, "grid": grid}, ["y"], padding_mode="border")
+    _check_stored("Inverse", ["x"], {"x": x}, ["y"])

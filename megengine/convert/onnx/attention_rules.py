@@ -4,6 +4,7 @@ import math
 
 from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, composition
+from megengine.convert.onnx.real_products import real, real_product
 from megengine.dispatch import apply
 from megengine.ops.common import counting, size_tensor
 from megengine.tensor import Tensor
@@ -17,15 +18,40 @@ def embedded(node: OnnxNode, ids: Tensor, kinds: Tensor | None, *more: Tensor | 
     words, places, segments, scale, shift, mask, at = (*more, *(None,) * 7)[:7]
     if words is None or places is None or scale is None:
         raise node.fail("a table or the scale is missing")
-    first = F.expand_dims(counting(ids.shape[1]), 0) if at is None else at
-    total = _rows(words, ids) + _rows(places, first)
-    if segments is not None and kinds is not None:
-        total = total + _rows(segments, kinds)
+    return _embedded(node, (ids, kinds, at), (words, places, segments), (scale, shift), mask)
+
+
+@composition("com.microsoft::QEmbedLayerNormalization")
+def embedded_of_integers(node: OnnxNode, ids: Tensor, kinds: Tensor | None, *more: Tensor | None) -> tuple[Tensor, ...]:
+    """The same with tables, scale and shift of 8 bits, each with a step and a zero point."""
+    stored, (mask, *steps) = more[:5], (*more[5:], *(None,) * 11)[:11]
+    made = [
+        None if x is None or step is None else real(x, step, zero)
+        for x, step, zero in zip(stored, steps[:5], steps[5:], strict=True)
+    ]
+    words, places, segments, scale, shift = (*made, *(None,) * 5)[:5]
+    if words is None or places is None or scale is None:
+        raise node.fail("a table, the scale or a step of these is missing")
+    return _embedded(node, (ids, kinds, None), (words, places, segments), (scale, shift), mask)[:2]
+
+
+def _embedded(
+    node: OnnxNode,
+    ids: tuple[Tensor, Tensor | None, Tensor | None],
+    tables: tuple[Tensor, Tensor, Tensor | None],
+    norm: tuple[Tensor, Tensor | None],
+    mask: Tensor | None,
+) -> tuple[Tensor, ...]:
+    (words, kinds, at), (of_words, of_places, of_kinds), (scale, shift) = ids, tables, norm
+    first = F.expand_dims(counting(words.shape[1]), 0) if at is None else at
+    total = _rows(of_words, words) + _rows(of_places, first)
+    if of_kinds is not None and kinds is not None:
+        total = total + _rows(of_kinds, kinds)
     centred = total - apply("mean", total, axis=(-1,), keepdims=True)
     power = apply("mean", centred * centred, axis=(-1,), keepdims=True)
     y = centred / F.sqrt(power + float(node.attr("epsilon", 1e-12))) * scale
     if mask is None:
-        mask = apply("broadcast_to", Tensor(0, dtype="int32"), shape=ids.shape)
+        mask = apply("broadcast_to", Tensor(0, dtype="int32"), shape=words.shape)
     kept = apply("sum", mask, axis=(1,), keepdims=False)
     return y if shift is None else y + shift, kept, total
 
@@ -38,11 +64,26 @@ def _rows(table: Tensor, places: Tensor) -> Tensor:
 def attention(node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None, *more: Tensor | None) -> tuple[Tensor, ...]:
     """Heads of one product with the weights of queries, keys and values; keys and values so far are a result too."""
     mask, past, added, *_ = (*more, *(None,) * 3)
+    return _of_joint(node, F.matmul(x, w) if bias is None else F.matmul(x, w) + bias, mask, past, added)
+
+
+@composition("com.microsoft::QAttention")
+def attention_of_integers(
+    node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None, scale: Tensor, scales: Tensor, *more: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Attention whose product of integers is one of real values behind it."""
+    mask, zero, zeros, past, *_ = (*more, *(None,) * 4)
+    return _of_joint(node, real_product(x, w, (scale, scales), (zero, zeros), bias), mask, past, None)
+
+
+def _of_joint(
+    node: OnnxNode, joint: Tensor, mask: Tensor | None, past: Tensor | None, added: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Attention from queries, keys and values in one tensor."""
     if node.attr("do_rotary", 0):
         raise node.fail("turns queries and keys (do_rotary), which is not supported; export the model without it")
     heads = int(node.attr("num_heads", 0))
-    sizes = node.ints("qkv_hidden_sizes") or (w.shape[1] // 3,) * 3
-    joint = F.matmul(x, w) if bias is None else F.matmul(x, w) + bias
+    sizes = node.ints("qkv_hidden_sizes") or (joint.shape[-1] // 3,) * 3
     parts, begin = [], 0
     for size in sizes:
         one = apply("slice", joint, starts=(None, None, begin), stops=(None, None, begin + size), steps=(1, 1, 1))

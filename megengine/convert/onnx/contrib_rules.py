@@ -5,6 +5,7 @@ from megengine.convert.onnx.context import OnnxNode, Value, composition, rule
 from megengine.convert.onnx.dynamic_lstm import DYNAMIC_LSTM, check_dynamic_lstm
 from megengine.convert.onnx.operators import like
 from megengine.convert.onnx.quant_rules import by_range
+from megengine.convert.onnx.real_products import real, real_product
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
 
@@ -86,8 +87,7 @@ def product_of_integers(node: OnnxNode, a: Tensor, b: Tensor, *more: Tensor | No
     scale_a, scale_b, zero_a, zero_b, bias = (*more, *(None,) * 5)[:5]
     if scale_a is None or scale_b is None:
         raise node.fail("a scale is missing; expected one of each input")
-    wide = a.astype("float64")
-    return _scaled(wide if zero_a is None else wide - zero_a.astype("float64"), b, scale_a, scale_b, zero_b, bias)
+    return real_product(a, b, (scale_a, scale_b), (zero_a, zero_b), bias)
 
 
 @composition("com.microsoft::DynamicQuantizeMatMul")
@@ -95,10 +95,10 @@ def dynamic_product(node: OnnxNode, a: Tensor, b: Tensor, scale: Tensor, *more: 
     """The product of integers whose first ones have the range of the values at hand."""
     zero, bias = (*more, None, None)[:2]
     if not node.dynamic:
-        y = F.matmul(a, _real(b, scale, zero))
+        y = F.matmul(a, real(b, scale, zero))
         return y if bias is None else y + bias
     stored, step, offset = by_range(a)
-    return _scaled(stored.astype("float64") - offset.astype("float64"), b, step, scale, zero, bias)
+    return real_product(stored, b, (step, scale), (offset, zero), bias)
 
 
 @rule(DYNAMIC_LSTM)
@@ -107,20 +107,11 @@ def dynamic_lstm(node: OnnxNode, x: Value, w: Value, r: Value, *more: Value | No
     check_dynamic_lstm(node)
     *optional, scale_w, zero_w, scale_r, zero_r = (*more, *(None,) * 9)[:9]
     stored = ((w, scale_w, zero_w), (r, scale_r, zero_r))
-    weights = (node.composed(lambda _, *of: F.transpose(_real(*of), (0, 2, 1)), *of) for of in stored)
+    weights = (node.composed(lambda _, *of: F.transpose(real(*of), (0, 2, 1)), *of) for of in stored)
     return like(node, "LSTM", x, *weights, *optional)
 
 
-def _real(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-    """What stored integers stand for: one scale, or one for each column; of three axes, for the directions first."""
-    along = scale.shape if x.ndim < 3 else (scale.shape[0], 1, *(scale.shape[1:] or (1,)))
-    wide = x.astype("float32")
-    wide = wide if zero is None else wide - zero.astype("float32").reshape(along)
-    return wide * scale.reshape(along)
-
-
-def _scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, zero: Tensor | None, bias: Tensor | None) -> Tensor:
-    wide = b.astype("float64")
-    product = F.matmul(a, wide if zero is None else wide - zero.astype("float64"))
-    y = product.astype("float32") * (scale_a * scale_b)
-    return y if bias is None else y + bias
+@composition("com.microsoft::Inverse")
+def inverse(node: OnnxNode, x: Tensor) -> Tensor:
+    """Inverses of square matrices."""
+    return F.matinv(x)

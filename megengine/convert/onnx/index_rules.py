@@ -138,7 +138,7 @@ def one_hot(node: OnnxNode, x: Tensor, _: Tensor, values: Tensor) -> Tensor:
     return F.where(F.equal(index, along), values[1], values[0])
 
 
-@composition("Trilu")
+@composition("Trilu", "com.microsoft::Trilu")
 def trilu(node: OnnxNode, x: Tensor, k: Tensor | None = None) -> Tensor:
     """The upper or lower triangle of matrices, from the k-th diagonal on; zeros elsewhere."""
     rows, columns = F.expand_dims(counting(x.shape[-2]), 1), F.expand_dims(counting(x.shape[-1]), 0)

@@ -15,7 +15,7 @@ from megengine.tensor import Tensor
 _INTERPOLATIONS = {"bilinear": "linear", "bicubic": "cubic"}  # names before opset 20
 
 
-@composition("GridSample")
+@composition("GridSample", "com.microsoft::GridSample")
 def sample(node: OnnxNode, x: Tensor, grid: Tensor) -> Tensor:
     """Values between elements, at the points of a grid."""
     stated = node.attr("mode", "linear")
