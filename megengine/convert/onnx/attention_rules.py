@@ -50,9 +50,8 @@ def _embedded(
     centred = total - apply("mean", total, axis=(-1,), keepdims=True)
     power = apply("mean", centred * centred, axis=(-1,), keepdims=True)
     y = centred / F.sqrt(power + float(node.attr("epsilon", 1e-12))) * scale
-    if mask is None:
-        mask = apply("broadcast_to", Tensor(0, dtype="int32"), shape=words.shape)
-    kept = apply("sum", mask, axis=(1,), keepdims=False)
+    counts = apply("broadcast_to", Tensor(0, dtype="int32"), shape=words.shape) if mask is None else mask
+    kept = apply("sum", counts, axis=(1,), keepdims=False)
     return y if shift is None else y + shift, kept, total
 
 
