@@ -121,6 +121,13 @@ def test_names_that_are_no_identifiers():
     assert sizes.names_of((1, [size])) == {"past length + 1"}
 
 
+@pytest.mark.parametrize("name", ["class", "None", "lambda", "least", "\ufb01", "a'b"])
+def test_names_that_a_parser_takes_for_something_else(name):
+    size = named(name, 3) * 2 + named("fi", 5)
+    assert parse_size(str(size), 11) == size
+    assert sizes.names_of(parse_size(str(size), 11)) == {name, "fi"}
+
+
 @pytest.mark.parametrize("text", ["", "h +", "__import__('os')", "h ** 2", "[h]", "h // 0", "largest(h)", "(" * 400])
 def test_texts_that_are_no_formulas(text):
     with pytest.raises(FileFormatError, match="is no formula of a size"):

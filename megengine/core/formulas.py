@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import math
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -266,9 +268,15 @@ def text_of(a: Formula) -> str:
     return "".join(parts) or "0"
 
 
+def _is_read_as_name(text: str) -> bool:
+    """Whether a parser of Python takes a text for a name, and for this one: it normalises letters."""
+    reserved = keyword.iskeyword(text) or text in FUNCTIONS
+    return text.isidentifier() and not reserved and unicodedata.is_normalized("NFKC", text)
+
+
 def _atom_text(atom: Atom) -> str:
     if isinstance(atom, str):
-        return atom if atom.isidentifier() and atom not in FUNCTIONS else repr(atom)
+        return atom if _is_read_as_name(atom) else repr(atom)
     operator, a, b = atom
     if operator in FUNCTIONS:
         return f"{operator}({text_of(a)}, {text_of(b)})"
