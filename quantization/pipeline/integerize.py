@@ -33,6 +33,7 @@ from megengine.quantization.pipeline.sequences import integer_steps
 from megengine.quantization.pipeline.streams import NARROW
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses
+from megengine.traced_module.ir.end_names import keep_result_names, result_names
 from megengine.traced_module.ir.expr import Apply, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -105,6 +106,7 @@ def with_integers(graph: InternalGraph, *, int_bias: bool = False) -> tuple[Inte
                 replace_all_uses(g, *pair)
         remove_dead(g)
     put_in_order(g)
+    keep_result_names(g, result_names(graph))
     return g, integers
 
 

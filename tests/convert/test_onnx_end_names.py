@@ -166,6 +166,20 @@ def test_results_of_ops_that_others_take_the_place_of(last):
     assert ends(to_model(quantize_model(net, [x]).exchange_graph())) == [["x"], ["probability"]]
 
 
+def test_a_result_that_cannot_have_its_name_takes_none_from_others():
+    """An input that is a result, too: a file that is written has another value for it."""
+    net = load(
+        parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[2, 3] x) => (float[2, 3] y, float[2, 3] x) <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}>
+        { y = MatMul (x, w) }""")
+    )
+    quantized = quantize_model(net, [np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)])
+    for made in (net, quantized.exchange_graph(), quantized.integer_graph):
+        (names, results) = ends(to_model(made))
+        assert (names, results[0]) == (["x"], "y")
+
+
 STORED = ("[", "[]", '{"inputs": 3}', '{"outputs": [["y"]]}', '{"inputs": {"x": "y"}}', "[" * 9999)
 
 

@@ -38,9 +38,11 @@ def restore(made: "onnx.GraphProto", graph: InternalGraph) -> None:
         wanted[item.name] = name
         if name is None and isinstance(node.expr, Constant) and node.name not in (*wanted, *wanted.values()):
             wanted[item.name] = node.name
-    names = {old: new or old for old, new in wanted.items()}
+    names = {old: old for old, new in wanted.items() if new is None}
+    for old, new in wanted.items():  # of two that would have one name the first has it
+        names[old] = new if new is not None and new not in names.values() else old
     if len({*names.values()}) < len(names):
-        return  # two would have one name
+        return
     used = {name for one in (made, *_bodies(made)) for name in _defined(one)}
     for new in sorted({*names.values()} & used - {*names}):  # a value inside the graph makes room
         names[new] = next(name for count in range(1, len(used) + 2) if (name := f"{new}_{count}") not in used)
