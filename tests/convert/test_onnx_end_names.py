@@ -8,7 +8,7 @@ from onnx import parser
 from megengine.convert.onnx import export, export_qdq, load, load_graph
 from megengine.convert.onnx.exporter import to_model
 from megengine.quantization import quantize_model, to_half
-from megengine.traced_module import optimize
+from megengine.traced_module import optimize, trace_module
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.source import save_source
 from tests.helpers.onnx_runtime import session_of
@@ -178,6 +178,19 @@ def test_a_result_that_cannot_have_its_name_takes_none_from_others():
     for made in (net, quantized.exchange_graph(), quantized.integer_graph):
         (names, results) = ends(to_model(made))
         assert (names, results[0]) == (["x"], "y")
+
+
+@pytest.mark.parametrize("name", ["scores", "the total:0"])
+def test_results_of_a_network_that_is_traced_for_edits(name):
+    """The graph of calls has the names, and its ops have others; a result that is renamed has the new name."""
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> n (float[2, 3] x) => (float[2, 3] y) { y = Relu (x) }'
+    )
+    proto.graph.node[0].output[0] = proto.graph.output[0].name = name
+    net = trace_module(load(proto), np.zeros((2, 3), np.float32))
+    assert ends(to_model(net)) == [["x"], [name]]
+    net.graph.rename(net.graph.outputs[0], "heat")
+    assert ends(to_model(net)) == [["x"], ["heat"]]
 
 
 STORED = ("[", "[]", '{"inputs": 3}', '{"outputs": [["y"]]}', '{"inputs": {"x": "y"}}', "[" * 9999)

@@ -18,10 +18,11 @@ from megengine.random.rng import HOME
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.interpret import interpret
+from megengine.traced_module.ir.end_names import keep_result_names, stored_result_names
 from megengine.traced_module.ir.expr import SHAPE_OF, CallFunction, Expr
 from megengine.traced_module.ir.functions import function_of
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.names import identifier
+from megengine.traced_module.ir.names import identifier, without_count
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.ir.provenance import FLOAT, graph_path, module_path
@@ -142,6 +143,7 @@ def record_graph(source: InternalGraph) -> InternalGraph:
     with untouched(owner), hooks.listening(_LayerPath(recorder, paths)), interpose(recorder):
         inputs = recorder.inputs([n.name for n in nodes], [n.spec for n in nodes])
         recorder.finish(interpret(source, inputs, on_expr=on_expr), source.out_def)
+        _keep_names(recorder.graph, source)
         assigned = [path for path, t in owner.named_tensors() if t._value is None]
     if assigned:
         get_logger(__name__).warning(
@@ -149,6 +151,20 @@ def record_graph(source: InternalGraph) -> InternalGraph:
             "as batch norms in training mode do; graphs of ops assign nothing: call eval() before trace_module"
         )
     return recorder.graph
+
+
+def _keep_names(made: InternalGraph, source: InternalGraph) -> None:
+    """Exports call results as a file or an edit named them; names that tracing gave (`fc_out`) become those of ops."""
+    if len(made.outputs) != len(source.outputs):
+        return
+    pairs = list(zip(made.outputs, source.outputs, stored_result_names(source), strict=True))
+    given = [(new if _is_traced(old.name) else old).name if name is None else name for new, old, name in pairs]
+    if given != [node.name for node in made.outputs]:
+        keep_result_names(made, given)
+
+
+def _is_traced(name: str) -> bool:
+    return without_count(name).endswith("_out")
 
 
 class _LayerPath(hooks.TraceHooks):
