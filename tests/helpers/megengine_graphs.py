@@ -1,6 +1,7 @@
 """Graphs that MegEngine 1.13 wrote, and the listing of a graph in the form in which it listed them."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,10 @@ def listing(module: TracedModule) -> list[str]:
 def wanted(file: str) -> list[str]:
     lines = (DATA / f"{file}.nodes.txt").read_text().rstrip("\n").split("\n")
     return [line for line in lines if not line.startswith("#")]
+
+
+def without_ids(lines: list[str]) -> list[str]:
+    return [re.sub(r"%\d+:|(?<=expr\t)\d+|(?<=node\t)\d+|(?<=input\t)\d+", "", line).rstrip() for line in lines]
 
 
 def check(module: TracedModule, file: str, corrected: set[str] = frozenset(), corrected_edge: bool = True) -> None:

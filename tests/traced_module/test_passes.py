@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from megengine_graphs import NETS, inputs_of, leaves, listing, traced, wanted
+from megengine_graphs import NETS, inputs_of, leaves, listing, traced, wanted, without_ids
 
 import megengine as mge
 import megengine.functional as F
@@ -27,10 +27,6 @@ from megengine.traced_module.passes import (
     register_pass,
     registered_passes,
 )
-
-
-def without_ids(lines: list[str]) -> list[str]:
-    return [re.sub(r"%\d+:|(?<=expr\t)\d+|(?<=node\t)\d+|(?<=input\t)\d+", "", line).rstrip() for line in lines]
 
 
 def test_fused_batch_norms_leave_the_nodes_that_megengine_leaves():

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from megengine_graphs import DATA, NETS, inputs_of, leaves, listing, traced
+from megengine_graphs import DATA, NETS, inputs_of, leaves, listing, traced, without_ids
 
 import megengine as mge
 import megengine.functional as F
@@ -61,11 +61,11 @@ def test_what_is_written_is_read_back(name, tmp_path):
         path = tmp_path / f"{name}{kind}.tm"
         mge.save(module, path)
         back = mge.load(path)
-        assert listing(back) == listing(module)
+        assert without_ids(listing(back)) == without_ids(listing(module))
         for a, b in zip(leaves(back(*given)), leaves(module(*given)), strict=True):
             np.testing.assert_array_equal(a.numpy(), b.numpy())
         save_tm(back, tmp_path / "again.tm")
-        assert listing(mge.load(tmp_path / "again.tm")) == listing(module)
+        assert listing(mge.load(tmp_path / "again.tm")) == listing(back)
 
 
 @pytest.mark.parametrize("name", NETS)

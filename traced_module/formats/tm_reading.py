@@ -44,7 +44,7 @@ from megengine.traced_module.ir.functions import Arguments, function_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import Node, TensorNode
-from megengine.traced_module.ir.primitives import link, share_history
+from megengine.traced_module.ir.primitives import link, number, share_history
 from megengine.traced_module.ir.provenance import FLOAT, from_plain
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static
@@ -126,15 +126,17 @@ class _Reader:
     # ------------------------------------------------------------ modules
 
     def traced(self, record: Record) -> TracedModule:
-        """The outermost module, whose graphs share one journal and one count of ids."""
+        """The outermost module, whose graphs share one journal and one count of ids.
+
+        Expressions and nodes get new ids in the order of the graph, as where MegEngine loads a file: those in the file
+        are of the session that edited the graph.
+        """
         module = self.module(record)
         top = next((g for g in module._graphs.values()), None)
         if top is None:
             raise FileFormatError("the traced module has no graph")
-        exprs = [e.id for g in self.graphs for e in g.exprs(recursive=False)]
-        nodes = [n.id for g in self.graphs for e in g.exprs(recursive=False) for n in e.outputs]
         share_history(self.graphs, top)
-        top.journal.next_expr, top.journal.next_node = max(exprs) + 1, max(nodes) + 1
+        number([top, *self.graphs])
         for expr in self.renewed:
             infer_again(expr.top_graph, [expr])
         top.journal.recording = True
