@@ -30,6 +30,39 @@ from megengine.data.dataset import ArrayDataset, ConcatDataset, StreamDataset, V
 from megengine.utils.module_stats import module_stats
 
 
+class _Labels(T.VisionTransform):
+    def _apply_image(self, image):
+        return image + 1
+
+    def _apply_image_category(self, category):
+        return -category
+
+    def _apply_info(self, info):
+        return f"{info}!"
+
+    def _apply_depth(self, depth):
+        return depth * 2
+
+
+@pytest.mark.parametrize(
+    ("order", "parts", "expected"),
+    [
+        (("image", "image_category"), (3,), (-3,)),
+        (("image", "category"), (3,), (3,)),
+        (("image", "info"), ("a", "b"), ("a!", "b")),
+        (("image",), ("a", 3), ("a", 3)),
+        (("image", "depth", "image_info"), (1.5, {}), (3.0, {})),
+    ],
+)
+def test_methods_of_a_transform_change_the_parts_of_their_names(order, parts, expected):
+    """As MegEngine does: labels and parts of one's own that have a method; parts behind the order stay."""
+    image = np.zeros((2, 2, 3), np.uint8)
+    changed = _Labels(order).apply((image, *parts))
+    assert changed[0].min() == 1 and changed[1:] == expected
+    with pytest.raises(NotImplementedError, match="order names 'depth'; supported are .* method such as _apply_depth"):
+        T.Pad(order=("image", "depth"))
+
+
 def test_a_training_script_runs():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((64, 4)).astype(np.float32)

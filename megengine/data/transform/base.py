@@ -36,7 +36,7 @@ class PseudoTransform(Transform):
         return input
 
 
-# what a part of an item is called in `order`; those below are labels, which no transform changes
+# what a part of an item is called in `order`; those below are labels, which only methods of a subclass change
 _PARTS = ("image", "coords", "boxes", "mask", "keypoints", "polygons")
 _LABELS = ("boxes_category", "category", "image_category", "image_info", "info")
 
@@ -47,7 +47,8 @@ class VisionTransform(Transform):
     Each part is given to the method of its name: `_apply_image` (what the item holds), `_apply_mask` ([H,W] or
     [H,W,C]) and `_apply_coords` ([...,2], x before y) are a subclass's; boxes ([N,4]: left, top, right, bottom),
     keypoints ([...,N,3]: x, y, visibility) and polygons (lists of lists of coords) follow from `_apply_coords`. Labels
-    (`boxes_category`, `category`, `image_category`, `image_info`, `info`) and further parts are not changed.
+    (`boxes_category`, `category`, `image_category`, `image_info`, `info`) and further parts are not changed, unless a
+    subclass has such a method for them (`_apply_image_category`), as it may have for parts of its own (`_apply_depth`).
     """
 
     @constructor
@@ -57,10 +58,13 @@ class VisionTransform(Transform):
             raise UnsupportedError(
                 f"{name}: order is {order!r}; expected a sequence of names, such as ('image', 'boxes')"
             )
-        unknown = [part for part in order if part not in (*_PARTS, *_LABELS)]
+        unknown = [p for p in order if p not in (*_PARTS, *_LABELS) and not hasattr(self, f"_apply_{p}")]
         if unknown:
             known = ", ".join((*_PARTS, *_LABELS))
-            raise UnsupportedError(f"{name}: order names {unknown[0]!r}; supported are {known}")
+            raise UnsupportedError(
+                f"{name}: order names {unknown[0]!r}; supported are {known}, and parts for which the class has a "
+                "method such as _apply_depth"
+            )
         self.order = tuple(order)
 
     @explains
@@ -68,14 +72,15 @@ class VisionTransform(Transform):
         """A picture, or a tuple whose parts are named by `order`; further parts stay. A tuple of one gives its part."""
         if not isinstance(input, tuple):
             return self._changed(self.order[0] if self.order else "image", input)
-        names = tuple(self.order) + ("info",) * (len(input) - len(self.order))
-        changed = tuple(self._changed(name, part) for name, part in zip(names, input, strict=False))
+        changed = tuple(self._changed(name, part) for name, part in zip(self.order, input, strict=False))
+        changed += input[len(changed) :]
         return changed[0] if len(changed) == 1 else changed
 
     def _changed(self, name: str, part: Any) -> Any:
-        if name in _LABELS:
+        change = getattr(self, f"_apply_{name}", None)
+        if change is None:
             return part
-        return getattr(self, f"_apply_{name}")(self._image_of(part) if name == "image" else part)
+        return change(self._image_of(part) if name == "image" else part)
 
     def _image_of(self, part: Any) -> Any:
         """What `_apply_image` is given: the part as it is, as a subclass may be for waves, spectra or objects."""
