@@ -92,6 +92,41 @@ class QuantizedDType:
         """Bytes of one stored element."""
         return self.storage.itemsize
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The description that MegEngine writes into the metadata of a NumPy dtype.
+
+        Raises DTypeError for a type that MegEngine lacks.
+
+        Example:
+            >>> qint8(0.5).metadata
+            {'mgb_dtype': {'name': 'QuantizedS8', 'scale': 0.5}}
+        """
+        if self.name not in TO_MEGENGINE:
+            raise DTypeError(f"{self} has no name in MegEngine; expected one of {[*TO_MEGENGINE]}")
+        described: dict[str, Any] = {"name": TO_MEGENGINE[self.name], "scale": self.only_scale}
+        if "Asymm" in described["name"]:
+            described["zero_point"] = self.zero_point
+        return {"mgb_dtype": described}
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        """The NumPy dtype of the stored integers with this type's `metadata`.
+
+        NOTE: under the name `dtype`, NumPy would find it and take this type for equal to its storage.
+        """
+        return np.dtype(self.storage, metadata=self.metadata)
+
+    @property
+    def kind(self) -> str:
+        """NumPy's letter for the stored integers, "i" or "u"."""
+        return self.storage.kind
+
+    @property
+    def type(self) -> type:
+        """NumPy's class of one stored integer."""
+        return self.storage.type
+
     def __str__(self) -> str:
         scale = f"{self.scale:.6g}" if not isinstance(self.scale, tuple) else f"<{counted(len(self.scale), 'scale')}>"
         return f"{self.name}({scale}, {self.zero_point})" if self.zero_point else f"{self.name}({scale})"

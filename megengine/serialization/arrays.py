@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import TO_MEGENGINE, QuantizedDType, bfloat16, from_metadata
+from megengine.core.dtype import QuantizedDType, bfloat16, from_metadata
 from megengine.core.errors import DTypeError, FileFormatError, brief
 from megengine.core.text import counted
 from megengine.serialization.pickles import PLAIN, Blob, Builder, Global, Owning, Record
@@ -37,10 +37,7 @@ def with_metadata(dtype: QuantizedDType) -> np.dtype:
     """The integer dtype with MegEngine's metadata for a per-tensor quantized dtype."""
     if dtype.axis is not None:
         raise FileFormatError(f"{dtype}: MegEngine's files hold one scale per tensor; save it natively instead")
-    meta: dict[str, Any] = {"name": TO_MEGENGINE[dtype.name], "scale": dtype.scale}
-    if "Asymm" in meta["name"]:
-        meta["zero_point"] = dtype.zero_point
-    return np.dtype(dtype.storage, metadata={"mgb_dtype": meta})
+    return dtype.numpy_dtype
 
 
 def _dtype(record: Record) -> np.dtype:

@@ -10,6 +10,7 @@ import megengine.functional as F
 from megengine.autodiff import GradManager
 from megengine.core._imperative_rt.core2 import apply, getitem_cpp, matmul_cpp, reshape_cpp, setitem_cpp, transpose_cpp
 from megengine.core.autodiff.grad import Grad
+from megengine.core.dtype import quantized
 from megengine.core.errors import GradientError, MegEngineError
 from megengine.core.ops import builtin as B
 from megengine.core.tensor import dtype as D
@@ -130,6 +131,21 @@ def test_arrays_of_quantized_dtypes():
     ):
         with pytest.raises(ValueError, match=r"convert_(to|from)_qint8: .*expected a "):
             wrong()
+
+
+def test_quantized_dtypes_describe_themselves():
+    """Scripts read scales from `.metadata`."""
+    dtype = D.quint8(0.5, 3)
+    described = {"mgb_dtype": {"name": "Quantized8Asymm", "scale": 0.5, "zero_point": 3}}
+    assert dtype.metadata == dtype.numpy_dtype.metadata == described
+    assert (dtype.kind, dtype.type, dtype.numpy_dtype) == ("u", np.uint8, np.uint8)
+    assert T([1.0], dtype=dtype.numpy_dtype).dtype == dtype and D.is_quantize(dtype.numpy_dtype)
+    assert dtype != np.uint8 and np.dtype(np.uint8) != dtype
+    assert D.qint32(0.5).metadata == {"mgb_dtype": {"name": "QuantizedS32", "scale": 0.5}}
+    with pytest.raises(MegEngineError, match="has a scale per channel; expected one for all"):
+        quantized("qint8", (0.5, 0.25), axis=0).metadata
+    with pytest.raises(MegEngineError, match="has no name in MegEngine; expected one of"):
+        quantized("mine", 0.5, own=(np.dtype(np.int8), -3, 3)).metadata
 
 
 def test_questions_about_dtypes():

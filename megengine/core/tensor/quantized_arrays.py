@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QUANTIZED, TO_MEGENGINE, QuantizedDType, as_dtype, bfloat16, is_differentiable
+from megengine.core.dtype import QUANTIZED, QuantizedDType, as_dtype, bfloat16, is_differentiable
 from megengine.core.errors import DTypeError, brief
 
 
@@ -61,10 +61,7 @@ def _to(name: str) -> Callable[[np.ndarray, Any], np.ndarray]:
             raise DTypeError(f"convert_to_{name}: arr is {brief(arr)}; expected a NumPy array of real values")
         stored = np.round(arr / dtype.only_scale) + dtype.zero_point
         values = np.clip(stored, dtype.qmin, dtype.qmax).astype(dtype.storage)
-        named = {"name": TO_MEGENGINE[dtype.name], "scale": dtype.only_scale}
-        if dtype.name.startswith("quint"):
-            named["zero_point"] = dtype.zero_point
-        return values.view(np.dtype(dtype.storage, metadata={"mgb_dtype": named}))
+        return values.view(dtype.numpy_dtype)
 
     convert.__name__ = convert.__qualname__ = f"convert_to_{name}"
     convert.__doc__ = f"Real values as integers of {name}, ties to even. Raises DTypeError unless `q` is of that type."
