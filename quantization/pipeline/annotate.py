@@ -273,7 +273,7 @@ class _Annotator:
             moves = (kind in ("clamp", "shape") or rule.joins) and not self._feeds_from_layer(expr)
             return moves or (kind in ("function", "table") and is_arithmetic(expr))
         if rule.adds:
-            return not any(self._is_anchor(n) for n in (expr.output, *expr.inputs))
+            return not is_bias(expr)
         if kind in ("clamp", "shape"):
             return not self._feeds_from_layer(expr)
         return kind in ("function", "table", "pair") or rule.joins

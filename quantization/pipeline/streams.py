@@ -29,13 +29,14 @@ class Reading:
     root: Callable[[Expr], Expr]
 
     def readers(self, expr: Apply) -> list[Expr] | None:
-        """The ops that read the result of one that becomes integers; None if it is a result of the network."""
-        if id(expr) not in self.integer or id(expr.output) in self.outputs:
+        """The ops that read a sum, or what becomes integers; None if it is a result of the network."""
+        if id(expr.output) in self.outputs or not (id(expr) in self.integer or self.sums(expr)):
             return None
         return list({id(r): r for r in map(self.root, expr.output.users)}.values())
 
     def sums(self, expr: Expr) -> bool:
-        return id(expr) in self.integer and self.rule(expr).adds and not is_bias(expr)
+        """True for a sum, in float too, as behind the last layers."""
+        return self.rule(expr).adds and not is_bias(expr)
 
 
 def wide_values(network: Reading) -> dict[str, str]:
@@ -45,7 +46,7 @@ def wide_values(network: Reading) -> dict[str, str]:
 
 
 def _residual_sums(network: Reading) -> set[str]:
-    """All that reads such a sum is a norm, in float too, or a sum in integers, and a norm stands at the end of one
+    """All that reads such a sum is a norm or a sum, in float too, and a norm stands at the end of one
     of the ways through sums of the same kind. What a layer or a function reads besides is none.
     """
     found: set[str] = set()
@@ -86,6 +87,7 @@ def part_norms(graph: InternalGraph, annotation: Annotation) -> dict[str, str]:
     """
     sums = {name for name, spec in annotation.edges.items() if getattr(spec, "reason", "") == REASON}
     exprs = [e for e in graph.exprs() if isinstance(e, Apply)]
+    sums |= {e.output.name for e in exprs if e.record.rule.adds and e.outputs[0].name in annotation.floating}
     outputs, parted = {id(n) for n in graph.outputs}, {}
     for norm in (group.root.output for group in groups_of(exprs) if group.rule.kind == "norm"):
         others = [u for u in norm.users if NARROW not in u.meta and u.outputs[0].name not in sums]

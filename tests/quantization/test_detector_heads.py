@@ -6,8 +6,9 @@ import pytest
 import megengine.functional as F
 import megengine.module as M
 from megengine import Tensor
-from megengine.quantization import quantize_model, verify
+from megengine.quantization import QuantConfig, quantize_model, verify
 from megengine.traced_module import trace_module
+from megengine.traced_module.ir.expr import Apply
 
 RNG = np.random.default_rng(0)
 
@@ -58,4 +59,28 @@ def test_results_have_more_than_the_steps_of_the_largest(end):
     got = np.stack([quantized(x).numpy() for x in batches])
     for column in range(wanted.shape[-1]):  # scores had 18 dB, in steps of a quarter
         assert sqnr(wanted[..., column], got[..., column]) > 30
+    assert verify(quantized, batches[:1]).exact
+
+
+class Forecast(M.Module):
+    """A small correction of a large trend, both of layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.trend, self.first, self.last = M.Linear(16, 4), M.Linear(16, 32), M.Linear(32, 4)
+
+    def forward(self, x):
+        return self.trend(x) + self.last(F.relu(self.first(x)))
+
+
+def test_a_last_sum_is_not_rounded():
+    batches = [RNG.standard_normal((8, 16)).astype(np.float32) for _ in range(6)]
+    net = Forecast()
+    quantized = quantize_model(trace_module(net, Tensor(batches[0])), batches)
+    plain = quantize_model(trace_module(net, Tensor(batches[0])), batches, QuantConfig(profile="megengine"))
+    wanted = np.stack([net(Tensor(x)).numpy() for x in batches])
+    got, rounded = (np.stack([one(x).numpy() for x in batches]) for one in (quantized, plain))
+    assert sqnr(wanted, got) > sqnr(wanted, rounded) + 1
+    layers = [e for e in quantized.integer_graph.exprs() if isinstance(e, Apply) and e.op == "qlinear"]
+    assert [e.output.dtype for e in layers].count(np.float32) == 2
     assert verify(quantized, batches[:1]).exact

@@ -185,7 +185,7 @@ def test_instance_norm_is_a_norm_and_a_layer_by_channels():
     b = Builder()
     y = spread(b, b.conv(b.x, 4, label="first"), (2, 3))
     y = b.op("add", b.op("mul", y, b.constant((1, 4, 1, 1))), b.constant((4, 1, 1)))
-    model = checked(b, b.op("add", y, b.conv(y, 4, label="last")))
+    model = checked(b, b.conv(b.op("add", y, b.conv(y, 4, label="last")), 4, label="end"))
     assert ops(model.integer_graph)[:5] == ["quantize", "qconv2d", "qnorm", "qconv2d", "qconv2d"]
 
 
