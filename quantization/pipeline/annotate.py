@@ -71,7 +71,8 @@ class _Annotator:
         self.exprs = [e for e in graph.exprs() if isinstance(e, Apply)]
         self.order = {id(e): i for i, e in enumerate(self.exprs)}
         self.outputs = {id(n) for n in graph.outputs}
-        self.result = Annotation(nodes=frozenset(n.name for n in graph.nodes()))
+        names = frozenset(n.name for n in graph.nodes())
+        self.result = Annotation(nodes=names, real_results=not config.target.quantize_outputs)
         self.of_sizes = size_values(graph.inputs, self.exprs)
         self.integer: set[int] = set()
         groups = groups_of(self.exprs)
@@ -256,10 +257,9 @@ class _Annotator:
         """True for an op that only choices read (argmin, comparisons, top-k), perhaps behind other such ops."""
         rule, out = self._rule(expr), expr.outputs[0]
         follows = rule.pointwise or rule.averages or rule.kind in ("", "function", "shape", "softmax", "product")
-        if not follows or not out.users:
+        if not follows or not out.users or id(out) in self.outputs:
             return False
-        readers = [self._root(u) for u in out.users]
-        return id(out) not in self.outputs and all(id(r) in judged or _chooses(r) for r in readers)
+        return all(id(r) in judged or _chooses(r) for r in map(self._root, out.users))
 
     def _ends(self, expr: Apply) -> bool:
         """True for an op without weights that is computed in float where nothing in integers reads its result.

@@ -22,6 +22,7 @@ class Annotation:
         nodes: names of all nodes of the graph.
         replaced: the layer that stands in the place of a node of the user's network, by the name of that node.
         precision: which integers were asked for, of every layer and input.
+        real_results: results of the network that are made in float are not rounded.
     """
 
     edges: dict[str, QSpec] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class Annotation:
     nodes: frozenset[str] = frozenset()
     replaced: dict[str, str] = field(default_factory=dict)
     precision: dict[str, Precision] = field(default_factory=dict)
+    real_results: bool = False
 
     def explain(self, name: str) -> str:
         """Why an edge is as it is: the chain of reasons, in one line. Raises OptionError if no node has that name."""

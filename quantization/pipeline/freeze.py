@@ -43,6 +43,8 @@ class QuantizedWeight:
 class Frozen:
     """Dtypes of the integer edges by node name, weights by name of the layer's output node, other constants by name of
     their op's output node and place; biases, which stay real, too. `bounded` are the edges whose range ends on purpose.
+    Ops in `floating`, by the name of their result, and with `real_results` the results of the network, take values that
+    are made in float as they are, not as layers read them.
     """
 
     edges: dict[str, QuantizedDType]
@@ -50,6 +52,8 @@ class Frozen:
     operands: dict[tuple[str, int], QuantizedWeight]
     biases: dict[tuple[str, int], np.ndarray]
     bounded: frozenset[str] = frozenset()
+    floating: frozenset[str] = frozenset()
+    real_results: bool = False
 
 
 def freeze(
@@ -93,7 +97,8 @@ def freeze(
             weights[name] = with_room(bias, ops[name], data, weights[name])
             biases[op, at] = in_steps(bias, ops[name], data, weights[name])
     bounded = frozenset(n for n, spec in annotation.edges.items() if isinstance(spec, Plain) and spec.bounded)
-    return Frozen(edges, weights, operands, biases, bounded)
+    floating = frozenset(annotation.floating)
+    return Frozen(edges, weights, operands, biases, bounded, floating, annotation.real_results)
 
 
 def with_room(bias: np.ndarray, layer: Apply, data: QuantizedDType | None, weight: QuantizedWeight) -> QuantizedWeight:

@@ -1,20 +1,23 @@
 """materialize: explicit quantize / dequantize exprs, a graph that runs and is the QDQ export point."""
 
+from collections.abc import Iterable
+
 from megengine.core.dtype import QuantizedDType
 from megengine.quantization.checks import BOUNDED
 from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight, turned
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses, set_attrs, set_inputs
-from megengine.traced_module.ir.expr import Apply
+from megengine.traced_module.ir.expr import Apply, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.ir.primitives import remove_dead
+from megengine.traced_module.ir.primitives import exchange_outputs, remove_dead
 
 
 def materialize(graph: InternalGraph, frozen: Frozen) -> InternalGraph:
     """A copy of the float graph with a quantize / dequantize pair on every integer edge and constant, and its biases.
 
-    Every reader of such an edge, float ones and outputs included, sees the rounded value.
+    Every reader of such an edge sees the rounded value, but float ones that of one which is made in float: an input, or
+    the result of another float op. It costs nothing there, and a sum with an input (a denoiser's) keeps all its digits.
     """
     g = graph.clone()
     ops = {e.outputs[0].name: e for e in g.exprs() if isinstance(e, Apply)}
@@ -37,7 +40,11 @@ def materialize(graph: InternalGraph, frozen: Frozen) -> InternalGraph:
     for node in g.nodes():
         if isinstance(node, TensorNode) and node.name in frozen.edges:
             marks = {BOUNDED: "nothing that reads it tells larger values apart"} if node.name in frozen.bounded else {}
-            round_edge(g, node, frozen.edges[node.name], **marks)
+            real = made_in_float(node, frozen)
+            floats = [u for u in node.users if real and u.outputs and u.outputs[0].name in frozen.floating]
+            rounded = round_edge(g, node, frozen.edges[node.name], floats, **marks)
+            if real and frozen.real_results:
+                exchange_outputs(g, rounded, node)
     remove_dead(g)
     return g
 
@@ -53,9 +60,17 @@ def _out_of_groups(g: InternalGraph, layer: Apply, at: int, real: TensorNode) ->
     )
 
 
-def round_edge(g: InternalGraph, node: TensorNode, dtype: QuantizedDType, **marks: str) -> None:
-    """Put a quantize / dequantize pair between a node and its users; both exprs carry the marks."""
+def made_in_float(node: TensorNode, frozen: Frozen) -> bool:
+    """True for an input of the network, and for the result of an op that stays in float."""
+    return isinstance(node.expr, Input) or node.expr.outputs[0].name in frozen.floating
+
+
+def round_edge(
+    g: InternalGraph, node: TensorNode, dtype: QuantizedDType, except_: Iterable[Expr] = (), **marks: str
+) -> TensorNode:
+    """Put a quantize / dequantize pair, which carries the marks, between a node and its other users; its result."""
     meta = {k: v for k, v in node.meta.items() if k in ("module", "source")} | {"edge": node.name, **marks}
     q = g.apply("quantize", node, attrs={"dtype": dtype}, name=f"{node.name}_q", after=node.expr, meta=meta)
     back = g.apply("dequantize", q, name=f"{node.name}_dq", after=q.expr, meta=meta)
-    replace_all_uses(g, node, back, except_=(q.expr,))
+    replace_all_uses(g, node, back, except_=(q.expr, *except_))
+    return back

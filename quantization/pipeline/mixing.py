@@ -113,7 +113,7 @@ class Mixer:
         sources = {n: source_of(n, spec, base.annotation) for n, spec in base.annotation.edges.items()}
         shared = isinstance(base.annotation.edges[edge], Plain | Shared)
         edges = {n: base.frozen.edges[n] for n, source in sources.items() if shared and source == edge}
-        return materialize(base.float_graph, Frozen(edges, {}, {}, {}))
+        return materialize(base.float_graph, replace(base.frozen, edges=edges, weights={}, operands={}, biases={}))
 
     def rounded_weight(self, layer: str, model: QuantizedModel) -> InternalGraph:
         """The float network with one weight alone rounded, and its bias corrected for that."""

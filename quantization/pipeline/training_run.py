@@ -15,6 +15,7 @@ from megengine.ops.simulation import with_value
 from megengine.quantization.pipeline.annotation import Annotation
 from megengine.quantization.pipeline.freeze import Frozen, real_weight
 from megengine.quantization.pipeline.layer_regions import LayerRegion
+from megengine.quantization.pipeline.materialize import made_in_float
 from megengine.quantization.pipeline.spec import Shared
 from megengine.quantization.pipeline.straight_through import (
     IntegerLayer,
@@ -132,6 +133,7 @@ class _Straight:
     def __init__(self, network: Network, whole: _Integers, seen: Seen | None) -> None:
         self.network, self.whole, self.seen = network, whole, seen
         self.values: dict[int, Tensor] = {}
+        self.real: dict[int, Tensor] = {}  # what is rounded, as float ops take it
         self.inner = {id(e) for name, r in network.regions.items() if self._sum(name) for e in r.ops[:-1]}
 
     def outputs(self, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -151,8 +153,11 @@ class _Straight:
                 results = self._results(expr)
             for node, value in zip(expr.outputs, results, strict=True):
                 self.values[id(node)] = self._rounded(node, value)
+                if node.name in self.network.annotation.edges and made_in_float(node, self.network.frozen):
+                    self.real[id(node)] = value
         exact = [self.whole.values[id(n)] for n in self.network.integer_graph.outputs]
-        return [with_value(self.values[id(n)], q) for n, q in zip(graph.outputs, exact, strict=True)]
+        taken = self.values | self.real if self.network.frozen.real_results else self.values
+        return [with_value(taken[id(n)], q) for n, q in zip(graph.outputs, exact, strict=True)]
 
     def _sum(self, name: str) -> Sum | None:
         node = self.network.integers.get(name)
@@ -171,7 +176,9 @@ class _Straight:
 
     def _operand(self, expr: Apply, at: int) -> Tensor:
         """An operand as the op reads it: constants that are stored as integers are rounded."""
-        name, frozen, value = expr.outputs[0].name, self.network.frozen, self.values[id(expr.inputs[at])]
+        name, frozen, node = expr.outputs[0].name, self.network.frozen, expr.inputs[at]
+        real = self.real.get(id(node)) if name in frozen.floating else None
+        value = self.values[id(node)] if real is None else real
         if at == 1 and (weight := frozen.weights.get(name)) is not None:
             scale, slope = self.network.weight_scales.get(name, _PLAIN)
             real = None if weight.values.shape == value.shape else real_weight(expr, weight)
