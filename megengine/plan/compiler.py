@@ -22,6 +22,7 @@ from megengine.plan.half_tables import tabulate_halves
 from megengine.plan.norms import name_norms
 from megengine.plan.quantized_moves import quantize_before_moves
 from megengine.plan.rearranging import join_moves
+from megengine.plan.reductions import gather_axes
 from megengine.plan.tables import merge_maps, quantize_truths
 from megengine.plan.views import fold_views
 from megengine.traced_module import InternalGraph
@@ -69,6 +70,7 @@ class Plan:
             add_biases(graph)
             quantize_truths(graph)
             quantize_before_moves(graph)
+            gather_axes(graph)
         join_moves(graph)
         move_casts(graph)
         fuse_chains(graph)
