@@ -16,7 +16,7 @@ from megengine.core.text import counted
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.interpret import interpret
-from megengine.traced_module.ir.end_names import keep_result_names, result_names
+from megengine.traced_module.ir.end_names import note_result_names, result_names
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.primitives import mark
 from megengine.traced_module.passes.guilty import Key, copy_of, difference, first_difference, run_of, write_reproducer
@@ -96,7 +96,7 @@ def _run(one: Pass, graph: InternalGraph) -> tuple[bool, bool]:
     with graph.journal.runs(one.name):
         changed = one.run(graph)
     if graph.outputs != outputs and len(graph.outputs) == len(outputs):
-        keep_result_names(graph, names)
+        note_result_names(graph, names)
     mark(transaction.made[made:], one.name)
     return changed, len(transaction.changes) > changes
 
