@@ -41,7 +41,7 @@ def exchange(
     """
     g = graph.clone()
     for name, dtype in branches.items():
-        round_edge(g, g.node(name), dtype, **{INSIDE: "the branch of a residual sum"})
+        round_edge(g, g.node(name), dtype, {INSIDE: "the branch of a residual sum"})
     rewrite(g, [rule for name, rule in _RULES.items() if name in rounded])
     _move_unrounded(g)
     name_norms(g, exact=True)

@@ -1,6 +1,6 @@
 """materialize: explicit quantize / dequantize exprs, a graph that runs and is the QDQ export point."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from megengine.core.dtype import QuantizedDType
 from megengine.quantization.checks import BOUNDED
@@ -42,7 +42,7 @@ def materialize(graph: InternalGraph, frozen: Frozen) -> InternalGraph:
             marks = {BOUNDED: "nothing that reads it tells larger values apart"} if node.name in frozen.bounded else {}
             real = made_in_float(node, frozen)
             floats = [u for u in node.users if real and u.outputs and u.outputs[0].name in frozen.floating]
-            rounded = round_edge(g, node, frozen.edges[node.name], floats, **marks)
+            rounded = round_edge(g, node, frozen.edges[node.name], marks, floats)
             if real and frozen.real_results:
                 exchange_outputs(g, rounded, node)
     remove_dead(g)
@@ -66,7 +66,7 @@ def made_in_float(node: TensorNode, frozen: Frozen) -> bool:
 
 
 def round_edge(
-    g: InternalGraph, node: TensorNode, dtype: QuantizedDType, except_: Iterable[Expr] = (), **marks: str
+    g: InternalGraph, node: TensorNode, dtype: QuantizedDType, marks: Mapping[str, str], except_: Iterable[Expr] = ()
 ) -> TensorNode:
     """Put a quantize / dequantize pair, which carries the marks, between a node and its other users; its result."""
     meta = {k: v for k, v in node.meta.items() if k in ("module", "source")} | {"edge": node.name, **marks}
