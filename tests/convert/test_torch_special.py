@@ -16,6 +16,8 @@ from megengine.traced_module.formats import native as files
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
+from torch_functions import Function  # noqa: E402
+
 from megengine.convert.torch_missing import _decompositions  # noqa: E402
 
 ATEN = torch.ops.aten
@@ -110,15 +112,6 @@ def test_samples_of_volumes(mode, padding, corners):
     x, at = numbers(2, 3, 4, 5, 6), numbers(2, 3, 2, 4, 3) * 1.3
     op = ATEN.grid_sampler_3d.default
     close(made(op, x, at, mode, padding, corners), op(x, at, mode, padding, corners), 1e-5)
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*inputs)
 
 
 def every_way(function, folder, *inputs, captured=2, tolerance=1e-5):

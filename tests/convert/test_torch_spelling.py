@@ -8,18 +8,11 @@ from megengine.convert import from_torch
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
+from torch_functions import Function  # noqa: E402
+
 from megengine.convert.torch_missing import _decompositions  # noqa: E402
 
 ATEN = torch.ops.aten
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*inputs)
 
 
 X = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 3, 8, 9)).astype(np.float32))
@@ -50,16 +43,17 @@ def test_pools_of_one_number_are_converted():
 
 def test_shifts_keep_their_type():
     """The example holds small numbers: torch's exporter gives int8, of which those of the example are the same."""
-    given = [torch.tensor(values, dtype=torch.uint8) for values in ([20, 25, 63, 3], [1, 2, 0, 3])]
-    large = torch.tensor([200, 255, 130, 3], dtype=torch.uint8), given[1]
+    small, large, count = (
+        torch.tensor(values, dtype=torch.uint8) for values in ([20, 25, 63, 3], [200, 255, 130, 3], [1, 2, 0, 3])
+    )
     signed = torch.tensor([-100, 7, -3, 1 << 20], dtype=torch.int32)
 
     def shifted(x, count, y):
         return x >> count, x << count, (x >> 1) + (x << 1), torch.bitwise_right_shift(x, count), y >> count.int()
 
-    net = from_torch(Function(shifted), *given, signed)
-    for inputs in (given, large):
-        wanted = shifted(*inputs, signed)
-        for mine, theirs in zip(net(*(t.numpy() for t in (*inputs, signed))), wanted, strict=True):
+    net = from_torch(Function(shifted), small, count, signed)
+    for x in (small, large):
+        wanted = shifted(x, count, signed)
+        for mine, theirs in zip(net(*(t.numpy() for t in (x, count, signed))), wanted, strict=True):
             np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
             assert mine.numpy().dtype == theirs.numpy().dtype
