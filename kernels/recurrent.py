@@ -62,17 +62,21 @@ def _state(dtype: QuantizedDType) -> tuple[float, int, int, int, bool]:
     return dtype.only_scale, lo, hi, zero, bool(tensor_list(dtype)[1])
 
 
-def _make(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+def _sizes_and_weights(problem: Problem, constants: dict[int, np.ndarray]) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """Time, batch, input and hidden; the weights, with three axes."""
     w, r = (np.ascontiguousarray(constants[i]).reshape(problem.inputs[i].shape[-3:]) for i in (1, 2))
-    lengths = [*problem.inputs[0].shape[-3:], problem.inputs[2].shape[-1]]
+    return [*problem.inputs[0].shape[-3:], r.shape[-1]], w, r
+
+
+def _make(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    lengths, w, r = _sizes_and_weights(problem, constants)
     state = problem.attrs.get("state")
     return _core.recurrent_step(_layer(problem), lengths, w, r, None if state is None else _state(state), threads)
 
 
 def _make_halves(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     """The products of the inputs in bfloat16, what follows in float32; results are rounded once."""
-    w, r = (np.ascontiguousarray(constants[i]).reshape(problem.inputs[i].shape[-3:]) for i in (1, 2))
-    lengths = [*problem.inputs[0].shape[-3:], problem.inputs[2].shape[-1]]
+    lengths, w, r = _sizes_and_weights(problem, constants)
     return _core.halves_recurrent_step(_layer(problem), lengths, memory.bits(w), r.astype(_F32), threads)
 
 

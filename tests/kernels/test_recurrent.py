@@ -6,7 +6,7 @@ import pytest
 from megengine.core.dtype import bfloat16, qint8, quantized, quint8, storage_of
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply, get_op, infer
-from megengine.kernels import _core, isa, memory
+from megengine.kernels import _core, isa, memory, recurrent
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.ops.recurrent import recurrent_attrs
@@ -94,6 +94,22 @@ def test_bfloat16_rounds_results_alone(cell, attrs, size):
             np.testing.assert_allclose(got.astype(np.float64), want, rtol=2**-8, atol=1e-5)
     with isa.capped("bf16"):  # computed between casts instead
         assert not family("recurrent").for_plan(*problem_of(halves, attrs))
+
+
+def test_when_bfloat16_is_taken_as_it_is():
+    arrays, attrs = case("gru", (2, 1, 3, 4))
+    why_not = recurrent.own_recurrent_halves.usable
+    assert why_not(problem_of(arrays, attrs)[0]) == "bfloat16 only, got float32"
+    halves = rounded(arrays)
+    attrs["state"] = quint8(1 / 200, 101)
+    assert why_not(problem_of(halves, attrs)[0]) == "the state is rounded to integers"
+    attrs["state"] = None
+    with isa.capped("bf16" if isa.has("amx") else str(isa.active())):
+        assert "needs AMX" in str(why_not(problem_of(halves, attrs)[0]))
+    layer = _core.RecurrentLayer("gru", [False] * 5, False, ["Sigmoid", "Tanh"], [0, 0], [0, 0], 1, False, False)
+    with isa.capped("base"), pytest.raises(ValueError, match="halves_recurrent_step: needs AMX"):
+        w, r = np.zeros((1, 12, 3), np.uint16), np.zeros((1, 12, 4), np.float32)
+        _core.halves_recurrent_step(layer, [2, 1, 3, 4], w, r, 1)
 
 
 @pytest.mark.skipif(not isa.has("amx"), reason="products of bfloat16 rows run in tiles of AMX")
